@@ -1,0 +1,246 @@
+"""The engine's configuration: what was asked for, what was decided, and who decided it.
+
+It holds plain data only and imports no torch; how it is resolved is `engine/configure.py`'s business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from graftlm.config.section import Section, option
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclasses.dataclass
+class ModelConfig(Section):
+    """Which model, and how its numbers are kept."""
+
+    model: str = option("demo", help="Model: 'demo', a Hugging Face directory, a .gguf file or a hub id.")
+    served_model_name: list[str] = option(
+        factory=list, help="Names the API answers to; default: the model as typed."
+    )
+    tokenizer: str | None = option(None, help="Tokenizer directory or file; default: the checkpoint's own.")
+    chat_template: str | None = option(
+        None, help="Chat template, as a file or as text; default: the checkpoint's own."
+    )
+    revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
+    dtype: DType = option(
+        "auto", help="Number format of computation; float32 is always the dequantized reference.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )  # fmt: skip
+    max_model_len: int | None = option(
+        None, help="Longest prompt plus output, in tokens; default: what the model was made for."
+    )
+    quantization: str | None = option(None, help="Quantization method; default: what the checkpoint says.")
+    load_format: str = option("auto", help="Checkpoint format: auto, safetensors, gguf, or a plugin's.")
+    seed: int = option(0, help="Seed of requests that bring none of their own.")
+    hf_overrides: dict[str, Any] = option(
+        factory=dict, help="JSON object merged over the checkpoint's config.json."
+    )
+
+    path: str = option("", help="Where the model source put the checkpoint.", hidden=True)
+    format: str = option("", help="The checkpoint's format, once known.", hidden=True)
+    architecture: str = option("", help="The architecture, once resolved.", hidden=True)
+    hf_config: dict[str, Any] = option(
+        factory=dict, help="The checkpoint's config, in Hugging Face's words, overrides applied.", hidden=True
+    )
+
+    @property
+    def num_heads(self) -> int:
+        return int(self.hf_config["num_attention_heads"])
+
+    @property
+    def num_kv_heads(self) -> int:
+        return int(self.hf_config.get("num_key_value_heads") or self.num_heads)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.hf_config["hidden_size"])
+
+    @property
+    def head_size(self) -> int:
+        return int(self.hf_config.get("head_dim") or self.hidden_size // self.num_heads)
+
+    @property
+    def num_layers(self) -> int:
+        return int(self.hf_config["num_hidden_layers"])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.hf_config["vocab_size"])
+
+
+@dataclasses.dataclass
+class CacheConfig(Section):
+    """The paged KV cache."""
+
+    block_size: int | None = option(
+        None, help="Tokens in a block of the KV cache; default: what the platform's backends like."
+    )
+    kv_cache_memory_bytes: int | None = option(
+        None, help="Memory of the KV cache on each worker, in bytes (suffixes k, m, g); default: measured."
+    )
+    memory_utilization: float = option(
+        0.5, aliases=("--gpu-memory-utilization",),
+        help="Largest share of the device's free memory that the KV cache may take.",
+    )  # fmt: skip
+    kv_cache_dtype: str = option(
+        "auto", help="Number format of the KV cache; auto: as the model computes.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )  # fmt: skip
+    enable_prefix_caching: bool = option(True, help="Reuse the KV cache of equal prefixes.")
+    num_blocks: int | None = option(None, help="Blocks of the KV cache, once allocated.", hidden=True)
+
+
+@dataclasses.dataclass
+class SchedulerConfig(Section):
+    """How much is computed in one step, and for whom first."""
+
+    max_num_seqs: int = option(64, help="Most requests in progress at once.")
+    max_num_batched_tokens: int = option(2048, help="Token budget of one step (prefills are chunked).")
+    scheduling_policy: str = option(
+        "fcfs", help="Order of requests: first come first served, or by their priority (lower first).",
+        choices=("fcfs", "priority"),
+    )  # fmt: skip
+
+
+@dataclasses.dataclass
+class ParallelConfig(Section):
+    """Processes and threads."""
+
+    tensor_parallel_size: int = option(1, aliases=("-tp",), help="Workers that share each layer.")
+    distributed_executor_backend: str | None = option(
+        None, help="Where workers live: uni (inside the engine core), mp (a process each) or a class path.",
+    )  # fmt: skip
+    worker_cls: str = option("auto", help="Worker class, as module:Class; default: the platform's.")
+    start_method: str = option(
+        "spawn", help="How child processes are started: a fresh interpreter each, or a fork server.",
+        choices=("spawn", "forkserver"),
+    )  # fmt: skip
+    threads_per_worker: int | None = option(
+        None, help="Compute threads of each worker; default: the usable cores divided by the workers."
+    )
+    distributed_init_method: str = option("", help="Rendezvous of the workers.", hidden=True)
+
+    @property
+    def world_size(self) -> int:
+        return self.tensor_parallel_size
+
+
+@dataclasses.dataclass
+class CompilationConfig(Section):
+    """Which implementation of an op runs."""
+
+    backend: str = option("eager", help="Compiler of the model's graph: eager (none) or inductor.")
+    custom_ops: list[str] = option(
+        factory=list, help="Op switches: one base mode (all or none) and +name / -name, comma-separated."
+    )
+
+
+@dataclasses.dataclass
+class AttentionConfig(Section):
+    """How attention is computed."""
+
+    attention_backend: str | None = option(
+        None, help="Attention backend by name or module:Class; default: the platform's choice."
+    )
+
+
+@dataclasses.dataclass
+class PluginConfig(Section):
+    """Which plugins may take part. See `graftlm plugins`."""
+
+    plugins: list[str] | None = option(None, help="Load exactly these plugins (comma-separated names).")
+    enable_plugin: list[str] = option(factory=list, help="Enable one more plugin (repeatable).")
+    disable_plugin: list[str] = option(factory=list, help="Disable one plugin (repeatable).")
+    no_plugins: bool = option(False, help="Safe mode: no plugins but the engine's own.")
+    platform: str | None = option(None, help="Choose the platform by name instead of detecting it.")
+    allow_platform_fallback: bool = option(
+        False, help="Serve on the next best platform when a platform plugin fails."
+    )
+    plugin_config: list[str] = option(factory=list, help="A plugin's own setting, as NAME.KEY=VALUE (repeatable).")
+
+
+@dataclasses.dataclass
+class ObservabilityConfig(Section):
+    """What is said about a run."""
+
+    log_level: list[str] = option(
+        factory=list, help="Log level: LEVEL, or LOGGER=LEVEL such as plugin.NAME=debug (repeatable)."
+    )
+    log_format: str = option("text", help="Log lines as text or as JSON.", choices=("text", "json"))
+    disable_log_stats: bool = option(False, help="Do not log throughput every ten seconds.")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One value, changed by one owner: 'default', 'user', 'platform NAME', 'plugin NAME' or 'engine'."""
+
+    path: str
+    value: Any
+    owner: str
+
+
+@dataclasses.dataclass
+class EngineConfig:
+    """The whole configuration of one engine: asked once, resolved once, then frozen."""
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    cache: CacheConfig = dataclasses.field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = dataclasses.field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+    compilation: CompilationConfig = dataclasses.field(default_factory=CompilationConfig)
+    attention: AttentionConfig = dataclasses.field(default_factory=AttentionConfig)
+    plugins: PluginConfig = dataclasses.field(default_factory=PluginConfig)
+    observability: ObservabilityConfig = dataclasses.field(default_factory=ObservabilityConfig)
+    changes: list[Change] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def section_types(cls) -> dict[str, type[Section]]:
+        return {
+            "model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig,
+            "parallel": ParallelConfig, "compilation": CompilationConfig, "attention": AttentionConfig,
+            "plugins": PluginConfig, "observability": ObservabilityConfig,
+        }  # fmt: skip
+
+    def sections(self) -> dict[str, Section]:
+        return {name: getattr(self, name) for name in self.section_types()}
+
+    @contextlib.contextmanager
+    def stage(self, owner: str) -> Iterator[None]:
+        """Record each value changed inside the block as set by `owner`."""
+        before = {name: copy.deepcopy(section.values()) for name, section in self.sections().items()}
+        yield
+        for name, section in self.sections().items():
+            for key, value in section.values().items():
+                if value != before[name][key]:
+                    self.changes.append(Change(f"{name}.{key}", copy.deepcopy(value), owner))
+
+    def owner_of(self, path: str) -> str:
+        """Tell who set `section.field` last."""
+        return next((c.owner for c in reversed(self.changes) if c.path == path), "default")
+
+    def freeze(self) -> None:
+        for section in self.sections().values():
+            section.freeze()
+        self.changes = tuple(self.changes)  # type: ignore[assignment]
+
+    def to_bytes(self) -> bytes:
+        """Encode for a child process."""
+        data: dict[str, Any] = {name: section.values() for name, section in self.sections().items()}
+        return msgspec.msgpack.encode({**data, "changes": list(self.changes)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EngineConfig:
+        """Decode what `to_bytes` made; the result is frozen."""
+        raw = msgspec.msgpack.decode(data)
+        sections: dict[str, Any] = {n: t(**raw[n]) for n, t in cls.section_types().items()}
+        config = cls(**sections, changes=msgspec.convert(raw["changes"], list[Change]))
+        config.freeze()
+        return config

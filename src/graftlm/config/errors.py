@@ -1,0 +1,40 @@
+"""What can be wrong with a configuration.
+
+ConfigError
+├── UnknownOption      a name that no section has
+├── InvalidOption      a value that cannot be
+└── ConfigFrozen       a change after the configuration was decided
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be served; its text names the value and the cure."""
+
+
+class UnknownOption(ConfigError):
+    def __init__(self, name: str, *, where: str, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(name, list(known), n=3)
+        cure = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+        super().__init__(f"unknown option {name!r} in {where}{cure}")
+        self.name = name
+
+
+class InvalidOption(ConfigError):
+    def __init__(self, option: str, value: Any, *, problem: str, cure: str = "") -> None:
+        super().__init__(f"{option}={value!r}: {problem}" + (f"; {cure}" if cure else ""))
+        self.option = option
+        self.value = value
+
+
+class ConfigFrozen(ConfigError):
+    def __init__(self, option: str, *, value: Any) -> None:
+        super().__init__(
+            f"{option} cannot be set to {value!r}: the configuration is frozen; "
+            "change it in Platform.apply_config_platform_defaults or Platform.check_and_update_config"
+        )

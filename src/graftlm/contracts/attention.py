@@ -1,0 +1,84 @@
+"""The contract of an attention backend: where keys and values lie and how queries meet them."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from graftlm.contracts.platform import AttentionQuestion
+
+
+@dataclasses.dataclass(slots=True)
+class AttentionMetadata:
+    """Where each token of this step belongs; built once per step and shared by all layers.
+
+    Requests lie one behind the other: tokens `query_start[r]:query_start[r+1]` are request r's, and its query i
+    sees its first `seq_lens[r] - (query_len - 1 - i)` keys.
+    """
+
+    num_requests: int
+    num_tokens: int
+    max_query_len: int
+    max_seq_len: int
+    query_start: torch.Tensor
+    """[requests + 1] int32"""
+    seq_lens: torch.Tensor
+    """[requests] int32: keys of each request after this step"""
+    block_table: torch.Tensor
+    """[requests, max_blocks] int32; unused places hold 0"""
+    slot_mapping: torch.Tensor
+    """[tokens] int64: block_id * block_size + offset of each token"""
+    query_lens_list: list[int]
+    seq_lens_list: list[int]
+    backend: Any = None
+    """Whatever `AttentionBackend.build_metadata` adds for its own use."""
+
+
+@dataclasses.dataclass(slots=True)
+class ForwardContext:
+    """What a layer needs beside its inputs; passed as an argument, never global."""
+
+    attention: AttentionMetadata
+
+
+class AttentionBackend(ABC):
+    """One way to compute paged attention. One instance serves one attention layer."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def supported_block_sizes(cls) -> tuple[int, ...]:
+        return (8, 16, 32, 64, 128)
+
+    @classmethod
+    def supports(cls, question: AttentionQuestion) -> str | None:
+        """Return None if the backend can serve the question, else the reason why not."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def kv_cache_shape(cls, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int) -> tuple[int, ...]:
+        """Shape of one layer's cache tensor; keys and values in it."""
+
+    @classmethod
+    def build_metadata(cls, metadata: AttentionMetadata) -> None:
+        """Add to `metadata.backend`, once per step, what all layers of this backend share."""
+
+    @abstractmethod
+    def __init__(
+        self, *, num_heads: int, num_kv_heads: int, head_size: int, scale: float, prefix: str = ""
+    ) -> None: ...
+
+    @abstractmethod
+    def write_cache(
+        self, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata
+    ) -> None:
+        """Store key and value [tokens, num_kv_heads, head_size] at `metadata.slot_mapping`."""
+
+    @abstractmethod
+    def attend(self, query: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        """Return [tokens, num_heads, head_size]: causal attention of each query over its request's cached keys."""

@@ -1,0 +1,80 @@
+"""What a caller may wish about the tokens of one request."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from graftlm.contracts.errors import InvalidParameter
+
+
+class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The sampling wishes of one request, in the field's usual names.
+
+    `temperature` 0 is greedy. `top_k` 0 or -1 keeps all tokens. `max_tokens` None goes to the end of the
+    context. `seed` None takes the server's. `logprobs` k returns the k best tokens at each place and the chosen
+    one. The random stream depends on seed and position only.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            self.stop = [self.stop]
+        _check(1 <= self.n <= 128, "n", self.n, "use 1 to 128")
+        _check(
+            _finite(self.temperature) and 0 <= self.temperature <= 100,
+            "temperature",
+            self.temperature,
+            "use 0 to 100",
+        )
+        _check(_finite(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "use a value above 0, up to 1")
+        _check(self.top_k >= -1, "top_k", self.top_k, "use 0 or -1 for all tokens, or a positive count")
+        _check(_finite(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p, "use 0 to 1")
+        _check(self.seed is None or -(2**63) <= self.seed < 2**64, "seed", self.seed, "use a 64-bit whole number")
+        _check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", self.max_tokens, "use 1 or more")
+        _check(self.min_tokens >= 0, "min_tokens", self.min_tokens, "use 0 or more")
+        _check(
+            self.max_tokens is None or self.min_tokens <= self.max_tokens,
+            "min_tokens", self.min_tokens, f"it is above max_tokens={self.max_tokens}",
+        )  # fmt: skip
+        _check(all(self.stop), "stop", self.stop, "an empty string would end every output at once")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _check(_finite(value) and -2 <= value <= 2, name, value, "use -2 to 2")
+        _check(
+            _finite(self.repetition_penalty) and self.repetition_penalty > 0,
+            "repetition_penalty", self.repetition_penalty, "use a value above 0; 1 changes nothing",
+        )  # fmt: skip
+        for token_id, bias in self.logit_bias.items():
+            _check(_finite(bias) and -100 <= bias <= 100, f"logit_bias[{token_id}]", bias, "use -100 to 100")
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            _check(value is None or 0 <= value <= 20, name, value, "use 0 to 20")
+
+
+def _finite(value: float) -> bool:
+    return math.isfinite(value)
+
+
+def _check(holds: bool, name: str, value: object, cure: str) -> None:
+    if not holds:
+        raise InvalidParameter(name, value, cure=cure)
