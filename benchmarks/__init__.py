@@ -1,0 +1,1 @@
+"""Measurements that compare graftlm with others; run with `make bench`."""
