@@ -24,7 +24,7 @@ class ModelConfig(Section):
 
     model: str = option("demo", help="Model: 'demo', a Hugging Face directory, a .gguf file or a hub id.")
     served_model_name: list[str] = option(
-        factory=list, help="Names the API answers to; default: the model as typed."
+        factory=list, help="Name the API answers to (repeatable); default: the model as typed."
     )
     tokenizer: str | None = option(None, help="Tokenizer directory or file; default: the checkpoint's own.")
     chat_template: str | None = option(
@@ -158,8 +158,8 @@ class PluginConfig(Section):
     """Which plugins may take part. See `graftlm plugins`."""
 
     plugins: list[str] | None = option(None, help="Load exactly these plugins (comma-separated names).")
-    enable_plugin: list[str] = option(factory=list, help="Enable one more plugin (repeatable).")
-    disable_plugin: list[str] = option(factory=list, help="Disable one plugin (repeatable).")
+    enable_plugin: list[str] = option(factory=list, help="Enable one more plugin (comma-separated, repeatable).")
+    disable_plugin: list[str] = option(factory=list, help="Disable one plugin (comma-separated, repeatable).")
     no_plugins: bool = option(False, help="Safe mode: no plugins but the engine's own.")
     platform: str | None = option(None, help="Choose the platform by name instead of detecting it.")
     allow_platform_fallback: bool = option(
@@ -173,7 +173,8 @@ class ObservabilityConfig(Section):
     """What is said about a run."""
 
     log_level: list[str] = option(
-        factory=list, help="Log level: LEVEL, or LOGGER=LEVEL such as plugin.NAME=debug (repeatable)."
+        factory=list,
+        help="Log level: LEVEL, or LOGGER=LEVEL such as plugin.NAME=debug (comma-separated, repeatable).",
     )
     log_format: str = option("text", help="Log lines as text or as JSON.", choices=("text", "json"))
     disable_log_stats: bool = option(False, help="Do not log throughput every ten seconds.")

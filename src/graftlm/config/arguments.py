@@ -1,0 +1,217 @@
+"""Command-line flags made from the typed options; only what the user gave ends up among the values.
+
+It knows spelling and parsing, not meaning. Selection flags can be read alone, before plugins may add choices to
+the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from graftlm.config.engine_config import EngineConfig
+from graftlm.config.environment import get
+from graftlm.config.errors import ConfigError, InvalidOption
+from graftlm.config.options import (
+    Option,
+    apply_values,
+    engine_options,
+    options_by_name,
+    read_environment,
+    read_options,
+    server_options,
+)
+from graftlm.config.server_config import ServerConfig
+from graftlm.config.yaml_file import read_yaml_file
+
+_TITLES = {name: section.__doc__ or name for name, section in EngineConfig.section_types().items()} | {
+    "server": ServerConfig.__doc__ or "server"
+}
+
+
+class UsageError(ConfigError):
+    """A command line that cannot be understood; the command ends with code 2."""
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """An argparse parser that knows no abbreviations and raises UsageError instead of ending the process."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        options.setdefault("formatter_class", _HelpFormatter)
+        super().__init__(**options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+    def flags(self) -> list[str]:
+        return sorted(self._option_string_actions)
+
+    def parse_strictly(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse everything; an unknown flag is an error with the nearest ones."""
+        namespace, extra = self.parse_known_args(join_switches(argv))
+        if not extra:
+            return namespace
+        flag = next((word.split("=", 1)[0] for word in extra if word.startswith("-") and word != "-"), None)
+        if flag is None:
+            raise UsageError(
+                f"unexpected argument {extra[0]!r}; a flag with several values is repeated: --x a --x b"
+            )
+        near = difflib.get_close_matches(flag, self.flags(), n=3)
+        cure = f"did you mean {' or '.join(near)}?" if near else f"see `{self.prog} --help`"
+        raise UsageError(f"unknown flag {flag}; {cure}")
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=110)
+
+
+class _SetOption(argparse.Action):
+    """Store a converted value under the option's path; lists grow with each use."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, option: Option, **options: Any) -> None:
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, **options)
+        self.option = option
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if self.nargs == 0:
+            value: Any = not (option_string or "").startswith("--no-") or self.option.flag.startswith("--no-")
+        else:
+            try:
+                value = self.option.parse(values, any_choice=self.choices is not None)
+            except InvalidOption as error:
+                raise UsageError(str(error)) from None
+        if self.option.kind is list:
+            value = [*getattr(namespace, self.dest, []), *value]
+        setattr(namespace, self.dest, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What a user asked for, by flags, by file and by environment: `{path: value}`, the last word already taken."""
+
+    values: Mapping[str, Any]
+
+    def engine_config(self) -> EngineConfig:
+        """Return a configuration in which the user's values are set and recorded as theirs; not resolved."""
+        config = EngineConfig()
+        apply_values(config, {p: v for p, v in self.values.items() if not p.startswith("server.")})
+        return config
+
+    def server_config(self) -> ServerConfig:
+        given = {p.removeprefix("server."): v for p, v in self.values.items() if p.startswith("server.")}
+        return ServerConfig(**given)
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    options: Iterable[Option],
+    *,
+    choices: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Add a flag for each option; `choices` gives the names of an option that has no fixed ones (by path)."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for option in options:
+        group = groups.get(option.section) or groups.setdefault(
+            option.section, parser.add_argument_group(option.section, _TITLES[option.section].rstrip("."))
+        )
+        names = list((choices or {}).get(option.path, option.choices or ()))
+        keywords: dict[str, Any] = {"help": _help(option), "dest": option.path, "option": option}
+        if option.kind is bool:
+            spellings = [option.flag, *option.aliases]
+            if not option.field.startswith("no_"):
+                spellings += [f"--no-{flag.removeprefix('--')}" for flag in spellings]
+            group.add_argument(*spellings, action=_SetOption, nargs=0, **keywords)
+        else:
+            metavar = None if names else _metavar(option)
+            group.add_argument(
+                option.flag, *option.aliases, action=_SetOption, choices=names or None, metavar=metavar, **keywords
+            )
+
+
+def selection_options() -> tuple[Option, ...]:
+    """Options that must be known before any plugin runs."""
+    return tuple(o for o in engine_options() if o.section in ("plugins", "observability"))
+
+
+def add_config_file_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="YAML file of flags, by name; flags given here win.")
+
+
+def read_selection(argv: Sequence[str], *, options: Sequence[Option] | None = None) -> Arguments:
+    """Read only the selection flags of `argv` (with file and environment), whatever else stands there.
+
+    `options` are all that the file may set (default: the engine's and the server's).
+    """
+    parser = ArgumentParser(add_help=False)
+    add_options(parser, selection_options())
+    add_config_file_flag(parser)
+    namespace, _ = parser.parse_known_args(join_switches(argv))
+    allowed = {option.path for option in selection_options()}
+    everything = _layers(namespace, options if options is not None else (*engine_options(), *server_options()))
+    return Arguments({path: value for path, value in everything.items() if path in allowed})
+
+
+def read_arguments(
+    parser: ArgumentParser, argv: Sequence[str], *, options: Sequence[Option]
+) -> tuple[Arguments, argparse.Namespace]:
+    """Parse all of `argv`, and lay flags over file over environment. Also returns the other words parsed."""
+    namespace = parser.parse_strictly(argv)
+    values = _layers(namespace, options)
+    positional = getattr(namespace, "model", None)
+    if positional is not None:
+        flag = getattr(namespace, "model.model", positional)
+        if flag != positional:
+            raise UsageError(f"the model is given twice: {positional!r} and --model {flag!r}")
+        values["model.model"] = positional
+    return Arguments(values), namespace
+
+
+def options_from_keywords(keywords: Mapping[str, Any]) -> EngineConfig:
+    """Build the configuration of an offline engine from keyword arguments, spelled as the flags."""
+    values = read_environment(get, engine_options()) | read_options(keywords, engine_options(), where="LLM()")
+    return Arguments(values).engine_config()
+
+
+def join_switches(argv: Sequence[str]) -> list[str]:
+    """Write `--custom-ops -name` as `--custom-ops=-name`, which argparse would take for a flag."""
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] == "--custom-ops" and word.startswith("-") and not word.startswith("--"):
+            words[-1] = f"--custom-ops={word}"
+        else:
+            words.append(word)
+    return words
+
+
+def _layers(namespace: argparse.Namespace, options: Sequence[Option]) -> dict[str, Any]:
+    values = read_environment(get, options)
+    file = getattr(namespace, "config", None)
+    if file is not None:
+        values |= read_options(read_yaml_file(file), options, where=file)
+    known = {option.path for option in options_by_name(options).values()}
+    return values | {path: value for path, value in vars(namespace).items() if path in known}
+
+
+def _help(option: Option) -> str:
+    text = option.help.replace("%", "%%")
+    if "default" in text or option.kind is bool or option.default in (None, "", [], {}):
+        return text
+    return f"{text.rstrip('.')} (default: {option.default})."
+
+
+def _metavar(option: Option) -> str:
+    words = {int: "N", float: "X", dict: "JSON"}
+    if option.is_bytes:
+        return "BYTES"
+    return words.get(option.kind) or {"plugins": "NAMES", "model": "MODEL"}.get(option.field, "TEXT")
