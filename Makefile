@@ -1,0 +1,70 @@
+# Everything starts from Python >= 3.11 and make; what is installed goes to .venv and nowhere else.
+#
+#   make serve [ARGS='--port 8123']   install, fetch the demo model, serve it on 127.0.0.1:8000
+#   make test  [ARGS='-k scheduler']  install what tests need, run all of them
+#   make check                        style, types, imports, structure
+#   make fmt · make bench · make docs · make install · make clean
+
+PYTHON ?= python3
+MODEL ?= demo
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test check fmt bench docs clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
+
+# pip, not uv: pip takes a torch wheel for the CPU that already lies on the machine. pip and setuptools stay in
+# .venv, since `graftlm fetch demo` and the plugin tests call them.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "graftlm needs Python >= 3.11; this is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# Entry points are written at install time, so a changed pyproject.toml installs again.
+$(STAMPS)/install: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/test: $(STAMPS)/install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+$(STAMPS)/check: $(STAMPS)/install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[check,test]'
+	@touch $@
+
+install: $(STAMPS)/install
+
+serve: install
+	@exec $(BIN)/graftlm serve $(MODEL) $(ARGS)
+
+test: $(STAMPS)/test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMPS)/check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/check
+
+fmt: $(STAMPS)/check
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: $(STAMPS)/test
+	$(BIN)/python -m benchmarks.first_light $(ARGS)
+
+# The pages under docs/ are plain Markdown; what can rot in them is tested.
+docs: $(STAMPS)/check
+	$(BIN)/python -m pytest tests/check -k 'docs or readme'
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
