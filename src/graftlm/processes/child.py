@@ -1,0 +1,149 @@
+"""What runs in a child process: it does what its parent asks, in order, and ends when its parent is gone.
+
+`python -m graftlm.processes.child` starts one; `fork_server.py` forks others that behave the same. A function is
+asked for by path, so this module knows neither plugins nor models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import importlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from graftlm.processes.channel import Channel, FrameKind
+from graftlm.processes.failure import Failure
+from graftlm.processes.logs import LogSettings, configure_logging
+from graftlm.processes.shutdown import leave_signals_to_parent
+
+#: Exit code of a child that ended because its parent did.
+EXIT_ORPHANED = 75
+EXIT_FAILED = 1
+
+#: What a child may use to end in order once its parent is gone.
+GRACE_S = 1.0
+
+
+class Setup(msgspec.Struct, kw_only=True):
+    """The first frame: what makes the child see the same modules and log like its parent."""
+
+    name: str
+    sys_path: list[str]
+    cwd: str
+    environment: dict[str, str] | None = None
+    """The whole environment, for a forked child; a fresh interpreter has it already."""
+    log: LogSettings
+
+
+class Order(msgspec.Struct, kw_only=True):
+    """Call `function` ("module:name") with these bytes."""
+
+    function: str
+    payload: bytes
+
+
+_orphan_callbacks: list[Callable[[], None]] = []
+_in_main = threading.Event()
+
+
+def on_parent_gone(callback: Callable[[], None]) -> None:
+    """Call `callback`, in a thread of its own, when the parent is gone; the process ends GRACE_S later."""
+    _orphan_callbacks.append(callback)
+
+
+def import_modules(payload: bytes) -> None:
+    """Import modules ahead of their use; a parent calls it in a child that waits for its plan."""
+    for name in msgspec.msgpack.decode(payload, type=list[str]):
+        importlib.import_module(name)
+
+
+def run_child(channel: Channel, lifeline: int) -> int:
+    """Serve the parent's orders until its RUN is done; returns the exit code."""
+    leave_signals_to_parent()
+    faulthandler.enable()
+    threading.Thread(target=_watch_parent, args=(lifeline,), name="parent watch", daemon=True).start()
+    try:
+        return _serve_orders(channel)
+    except BaseException as error:
+        channel.failed(Failure.of(error))
+        return EXIT_FAILED
+
+
+def _serve_orders(channel: Channel) -> int:
+    while (frame := channel.recv_frame()) is not None:
+        kind, data = frame
+        match kind:
+            case FrameKind.SETUP:
+                _apply_setup(msgspec.msgpack.decode(data, type=Setup))
+            case FrameKind.CALL:
+                order = msgspec.msgpack.decode(data, type=Order)
+                _resolve(order.function)(order.payload)
+            case FrameKind.RUN:
+                order = msgspec.msgpack.decode(data, type=Order)
+                main = _resolve(order.function)
+                _in_main.set()
+                return int(main(order.payload, channel) or 0)
+            case _:
+                raise ValueError(f"a child takes no {kind.name} frame before it runs")
+    return EXIT_ORPHANED
+
+
+def _apply_setup(setup: Setup) -> None:
+    if setup.environment is not None:
+        os.environ.clear()
+        os.environ.update(setup.environment)
+        _tell_preloaded_torch()
+    os.chdir(setup.cwd)
+    sys.path[:] = setup.sys_path
+    configure_logging(setup.log.levels, setup.log.fmt, setup.name)
+
+
+def _tell_preloaded_torch() -> None:
+    """Repeat to a forked child's torch what it reads from the environment only while it is imported."""
+    torch = sys.modules.get("torch")
+    count = os.environ.get("OMP_NUM_THREADS", "")
+    if torch is not None and count.isdecimal():
+        torch.set_num_threads(int(count))
+
+
+def _resolve(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _watch_parent(lifeline: int) -> None:
+    """Wait for the parent's end of the lifeline to close: nothing is ever written to it."""
+    while os.read(lifeline, 1):
+        pass
+    if _in_main.is_set():
+        for callback in tuple(_orphan_callbacks):
+            callback()
+        time.sleep(GRACE_S)
+    os._exit(EXIT_ORPHANED)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m graftlm.processes.child")
+    parser.add_argument("--name", required=True, help="shown by ps; nothing else reads it")
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--lifeline", type=int, required=True)
+    options = parser.parse_args(arguments)
+    for descriptor in (options.channel, options.lifeline):
+        os.set_inheritable(descriptor, False)
+    return run_child(Channel(socket.socket(fileno=options.channel)), options.lifeline)
+
+
+if __name__ == "__main__":
+    # As a module of its own name, so that `on_parent_gone` is the one that runs here.
+    from graftlm.processes.child import main as main_
+
+    sys.exit(main_())

@@ -1,0 +1,145 @@
+"""A single-threaded process that has the slow imports behind it and forks children on request.
+
+It preloads torch without computing anything: `import torch` starts no thread (OpenBLAS is held to one), while the
+first matmul would start an OpenMP pool that a forked child cannot use. Children share its pages, so one that needs
+no torch pays nothing for it. Environment, working directory and sys.path come to each child in its first frame;
+only what libraries read while they are imported is frozen here. It ends when nobody is left to ask it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from graftlm.processes.channel import Channel
+from graftlm.processes.child import run_child
+from graftlm.processes.shutdown import leave_signals_to_parent
+
+PID = struct.Struct("!q")
+CODE = struct.Struct("!q")
+
+PRELOAD = ("msgspec", "numpy", "torch")
+
+_NUM_DESCRIPTORS = 6
+
+
+class ForkServer:
+    """Forks, reaps and reports."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._reports: dict[int, socket.socket] = {}
+        self._wake_reader, self._wake_writer = os.pipe()
+        for descriptor in (self._wake_reader, self._wake_writer):
+            os.set_blocking(descriptor, False)
+
+    def serve(self) -> list[int] | None:
+        """Serve until nobody holds the other end. Returns None then, and in a forked child its descriptors."""
+        signal.set_wakeup_fd(self._wake_writer)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._requests, selectors.EVENT_READ)
+            selector.register(self._wake_reader, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fd == self._wake_reader:
+                        os.read(self._wake_reader, 4096)
+                        self._reap()
+                        continue
+                    descriptors = self._take_request()
+                    if descriptors is None:
+                        return None
+                    if self._fork(descriptors):
+                        self._leave_server()
+                        return descriptors
+
+    def _take_request(self) -> list[int] | None:
+        room = socket.CMSG_SPACE(_NUM_DESCRIPTORS * array.array("i").itemsize)
+        message, ancillary, _, _ = self._requests.recvmsg(16, room, socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            return None
+        descriptors = array.array("i")
+        for _, _, rights in ancillary:
+            descriptors.frombytes(rights)
+        return list(descriptors)
+
+    def _fork(self, descriptors: list[int]) -> bool:
+        """Return True in the child."""
+        pid = os.fork()
+        if pid == 0:
+            return True
+        report = socket.socket(fileno=descriptors[2])
+        for descriptor in (*descriptors[:2], *descriptors[3:]):
+            os.close(descriptor)
+        self._reports[pid] = report
+        _send(report, PID.pack(pid))
+        return False
+
+    def _reap(self) -> None:
+        while self._reports:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            report = self._reports.pop(pid)
+            _send(report, CODE.pack(os.waitstatus_to_exitcode(status)))
+            report.close()
+
+    def _leave_server(self) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in (self._wake_reader, self._wake_writer):
+            os.close(descriptor)
+        self._requests.close()
+        for report in self._reports.values():
+            report.close()
+
+
+def _send(report: socket.socket, data: bytes) -> None:
+    try:
+        report.sendall(data)
+    except OSError:  # the parent is gone, and its child notices by itself
+        report.close()
+
+
+def _become_child(descriptors: list[int]) -> int:
+    from graftlm.processes.forking import adopt_server
+
+    channel, lifeline, report, requests, stdout, stderr = descriptors
+    os.close(report)
+    for descriptor, standard in ((stdout, 1), (stderr, 2)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    adopt_server(socket.socket(fileno=requests))
+    return run_child(Channel(socket.socket(fileno=channel)), lifeline)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m graftlm.processes.fork_server")
+    parser.add_argument("--requests", type=int, required=True)
+    options = parser.parse_args(arguments)
+    leave_signals_to_parent()
+    os.set_inheritable(options.requests, False)
+    for name in PRELOAD:
+        importlib.import_module(name)
+    if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
+        raise RuntimeError(f"importing {', '.join(PRELOAD)} left {threads} threads, which no fork survives")
+    gc.collect()
+    gc.freeze()  # a collection in a child would touch, and so copy, every shared page
+    descriptors = ForkServer(socket.socket(fileno=options.requests)).serve()
+    return 0 if descriptors is None else _become_child(descriptors)
+
+
+if __name__ == "__main__":
+    from graftlm.processes.fork_server import main as main_
+
+    sys.exit(main_())

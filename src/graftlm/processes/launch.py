@@ -1,0 +1,232 @@
+"""Starts child processes and watches them: a fresh interpreter each, or a fork of a warm one.
+
+It does not know what a child is for: the parent names functions and passes bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from graftlm.processes.channel import Channel, FrameKind
+from graftlm.processes.child import Order, Setup
+from graftlm.processes.failure import ChildFailed, Failure, describe_exit
+from graftlm.processes.interpreter import start_interpreter
+from graftlm.processes.logs import current_log_settings
+
+StartMethod = Literal["spawn", "forkserver"]
+
+#: How long the exit code of a child whose channel has closed may take to arrive.
+_EXIT_CODE_S = 1.0
+
+
+class Handle(Protocol):
+    """How a start method holds its child."""
+
+    pid: int
+
+    def wait(self) -> int:
+        """Block until the child is gone and return its exit code, negative for a signal."""
+        ...
+
+    def kill(self) -> None: ...
+
+
+class ChildProcess:
+    """One child. `sentinel` becomes readable when it is gone; `channel` carries its messages."""
+
+    def __init__(self, name: str, *, handle: Handle, channel: Channel, lifeline: int) -> None:
+        self.name = name
+        self.pid = handle.pid
+        self.channel = channel
+        self._handle = handle
+        self._lifeline = lifeline
+        self.sentinel, self._gone_writer = os.pipe()
+        self._gone = threading.Event()
+        self._exit_code: int | None = None
+        self._exit_callbacks: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        threading.Thread(target=self._wait, name=f"watch of {name}", daemon=True).start()
+
+    def _wait(self) -> None:
+        self._exit_code = self._handle.wait()
+        with self._lock:
+            self._gone.set()
+            os.close(self._gone_writer)
+            callbacks = tuple(self._exit_callbacks)
+        for callback in callbacks:
+            callback()
+
+    def call(self, function: str, payload: bytes) -> None:
+        """Run `function(payload)` in the child, after earlier orders; its failure shows in wait_ready."""
+        self._order(FrameKind.CALL, function, payload)
+
+    def run(self, function: str, payload: bytes) -> None:
+        """Run `function(payload, channel)` as the child's last work; what it returns is the exit code."""
+        self._order(FrameKind.RUN, function, payload)
+
+    def _order(self, kind: FrameKind, function: str, payload: bytes) -> None:
+        # A child that is gone has said why, or wait_ready will: it is not this call's to tell.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.send_frame(kind, msgspec.msgpack.encode(Order(function=function, payload=payload)))
+
+    def wait_ready(
+        self, timeout_s: float | None = None, *, on_status: Callable[[str], None] | None = None
+    ) -> bytes:
+        """Wait until the child says READY, and return what it sent; raises ChildFailed."""
+        return wait_all_ready([self], timeout_s=timeout_s, on_status=on_status)[0]
+
+    def receive(self) -> bytes:
+        """Wait for the child's next message; raises ChildFailed when it reports a failure or dies."""
+        frame = self.channel.recv_frame()
+        match frame:
+            case (FrameKind.DATA, data):
+                return data
+            case (FrameKind.FAILED, data):
+                raise ChildFailed(self.name, Failure.from_bytes(data))
+            case None:
+                raise ChildFailed(self.name, Failure(cause=self.describe_death()))
+            case (kind, _):
+                raise ChildFailed(self.name, Failure(cause=f"sent {kind.name} after READY"))
+
+    def exit_code(self, timeout_s: float = 0) -> int | None:
+        """Return the exit code (negative for a signal), or None while the child lives."""
+        self._gone.wait(timeout_s)
+        return self._exit_code
+
+    def add_exit_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` from a thread when the child is gone, at once if it is."""
+        with self._lock:
+            if not self._gone.is_set():
+                self._exit_callbacks.append(callback)
+                return
+        callback()
+
+    def describe_death(self) -> str:
+        """Say how the child ended; waits a moment for its exit code."""
+        return f"process {self.pid} {describe_exit(self.exit_code(_EXIT_CODE_S))}"
+
+    def let_go(self) -> None:
+        """Close the child's pipes without waiting: it ends by itself, within its grace."""
+        if not self._closed:
+            self._closed = True
+            self.channel.close()
+            os.close(self._lifeline)
+
+    def stop(self, timeout_s: float = 2.0) -> int | None:
+        """Let the child end, kill it when `timeout_s` is over, and return its exit code. Safe to call twice."""
+        self.let_go()
+        code = self.exit_code(timeout_s)
+        if code is None:
+            self._handle.kill()
+            code = self.exit_code(_EXIT_CODE_S)
+        with self._lock:
+            if self.sentinel >= 0 and self._gone.is_set():
+                os.close(self.sentinel)
+                self.sentinel = -1
+        return code
+
+    def kill(self) -> None:
+        """End the child at once."""
+        self._handle.kill()
+
+
+class _Spawned:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def start_child(
+    name: str, *, start_method: StartMethod = "spawn", env: Mapping[str, str] | None = None
+) -> ChildProcess:
+    """Start an empty child that waits for orders; `env` is laid over this process's environment.
+
+    Never multiprocessing: its spawn runs the parent's `__main__` again in each child.
+    """
+    channel, theirs = Channel.pair()
+    lifeline_reader, lifeline = os.pipe()
+    environment = {**os.environ, **(env or {})}
+    try:
+        if start_method == "forkserver":
+            from graftlm.processes.forking import fork_child
+
+            handle: Handle = fork_child(theirs.fileno(), lifeline_reader)
+        else:
+            handle = _spawn(name, theirs.fileno(), lifeline_reader, environment)
+    except BaseException:
+        channel.close()
+        os.close(lifeline)
+        raise
+    finally:
+        theirs.close()
+        os.close(lifeline_reader)
+    child = ChildProcess(name, handle=handle, channel=channel, lifeline=lifeline)
+    setup = Setup(
+        name=name,
+        sys_path=list(sys.path),
+        cwd=os.getcwd(),  # noqa: PTH109 - a string for the wire
+        environment=environment if start_method == "forkserver" else None,
+        log=current_log_settings(),
+    )
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # wait_ready tells
+        channel.send_frame(FrameKind.SETUP, msgspec.msgpack.encode(setup))
+    return child
+
+
+def _spawn(name: str, channel: int, lifeline: int, environment: Mapping[str, str]) -> _Spawned:
+    arguments = ("--name", name, "--channel", str(channel), "--lifeline", str(lifeline))
+    return _Spawned(
+        start_interpreter("graftlm.processes.child", arguments, env=environment, descriptors=(channel, lifeline))
+    )
+
+
+def wait_all_ready(
+    children: Sequence[ChildProcess],
+    *,
+    timeout_s: float | None = None,
+    on_status: Callable[[str], None] | None = None,
+) -> list[bytes]:
+    """Wait until all children say READY; raises ChildFailed at the first that fails, dies or is late."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    answers: dict[int, bytes] = {}
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            selector.register(child.channel, selectors.EVENT_READ, child)
+        while len(answers) < len(children):
+            events = selector.select(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if not events:
+                late = next(child for child in children if child.pid not in answers)
+                raise ChildFailed(late.name, Failure(cause=f"was not ready after {timeout_s} s"))
+            for key, _ in events:
+                child = key.data
+                match child.channel.recv_frame():
+                    case (FrameKind.STATUS, data):
+                        if on_status is not None:
+                            on_status(data.decode())
+                    case (FrameKind.READY, data):
+                        answers[child.pid] = data
+                        selector.unregister(child.channel)
+                    case (FrameKind.FAILED, data):
+                        raise ChildFailed(child.name, Failure.from_bytes(data))
+                    case None:
+                        raise ChildFailed(child.name, Failure(cause=child.describe_death()))
+                    case (kind, _):
+                        raise ChildFailed(child.name, Failure(cause=f"sent {kind.name} before READY"))
+    return [answers[child.pid] for child in children]

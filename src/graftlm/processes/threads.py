@@ -1,0 +1,60 @@
+"""How many compute threads a process may start, as environment variables set before numpy and torch are imported.
+
+It does not know what the threads compute.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cores() -> int:
+    """Count the cores this process may use: its affinity mask, cut to the container's share."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, _container_share() or cores))
+
+
+def _container_share() -> int | None:
+    try:
+        quota, period = _CPU_MAX.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else math.ceil(int(quota) / int(period))
+
+
+def threads_of_worker(num_workers: int, threads_per_worker: int | None = None) -> int:
+    """Divide the usable cores among the workers; what the user asked for wins."""
+    if threads_per_worker is not None:
+        return threads_per_worker
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    return int(chosen) if chosen.isdecimal() and int(chosen) > 0 else max(1, usable_cores() // num_workers)
+
+
+def thread_environment(num_workers: int = 1, threads_per_worker: int | None = None) -> dict[str, str]:
+    """Return the variables for a process that is one of `num_workers` workers on this machine."""
+    return {
+        "OMP_NUM_THREADS": str(threads_of_worker(num_workers, threads_per_worker)),
+        "OMP_WAIT_POLICY": "passive",  # a thread that spins takes the core of another worker
+        **_QUIET,
+    }
+
+
+def quiet_environment() -> dict[str, str]:
+    """Return the variables for a process that computes nothing but may start workers.
+
+    OMP_NUM_THREADS stays as the user set it, since the workers' count is taken from it.
+    """
+    return dict(_QUIET)
+
+
+_QUIET = {
+    "OPENBLAS_NUM_THREADS": "1",  # numpy only reads files here, its pool would idle in every process
+    "TOKENIZERS_PARALLELISM": "false",
+}
