@@ -56,14 +56,23 @@ class StepPlan(msgspec.Struct, kw_only=True, omit_defaults=True):
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
 
+    def num_computed_tokens_of(self, request_id: str) -> int:
+        """Return where this step's tokens of a request begin."""
+        for request in (*self.new, *self.continued):
+            if request.request_id == request_id:
+                return request.num_computed_tokens
+        raise KeyError(request_id)
+
 
 class StepResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the workers computed: sampled ids by request (absent where the step stopped inside the known tokens).
 
-    `prompt_logprobs[r]` holds the entries of the prompt tokens computed in this step, in order.
+    `prompt_logprobs[r]` holds the entries that this step's prompt tokens predict, in order: a chunk that starts
+    at token i brings those of tokens i+1, i+2, …. `errors[r]` says why request r cannot go on (no token then).
     """
 
     step_id: int
     sampled_token_ids: dict[str, list[int]] = {}
     logprobs: dict[str, list[TokenLogprobs]] = {}
     prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+    errors: dict[str, str] = {}
