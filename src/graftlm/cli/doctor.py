@@ -1,0 +1,123 @@
+"""`graftlm doctor`: the machine, the platform, the kernels and the versions, fit for a bug report.
+
+It shows and never changes anything; what cannot be found out is shown as a problem, not as a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from graftlm.cli import machine
+from graftlm.cli.startup import make_parser, show_help_if_asked, start_logging, start_plugins
+from graftlm.config import environment
+from graftlm.config.arguments import (
+    ArgumentParser,
+    Arguments,
+    add_config_file_flag,
+    add_options,
+    read_arguments,
+    selection_options,
+)
+from graftlm.config.errors import ConfigError
+from graftlm.contracts.errors import GraftlmError
+from graftlm.plugins.errors import PluginError
+from graftlm.version import __version__
+
+if TYPE_CHECKING:
+    from graftlm.processes.shutdown import ShutdownRequest
+
+_SECRET = ("GRAFTLM_API_KEY",)
+
+
+def build_parser() -> ArgumentParser:
+    parser = make_parser("doctor", "Show the machine, the platform, the kernels and the versions.")
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
+    add_config_file_flag(parser)
+    add_options(parser, selection_options())
+    return parser
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    parser = build_parser()
+    if show_help_if_asked(parser, argv):
+        return 0
+    arguments, words = read_arguments(parser, argv, options=selection_options())
+    start_logging(arguments, default_levels=["error"])
+    report = examine(arguments)
+    print(json.dumps(report, indent=2, ensure_ascii=False) if words.json else _as_text(report))
+    return 0
+
+
+def examine(arguments: Arguments) -> dict[str, Any]:
+    """Gather everything, each part by itself."""
+    problems: list[str] = []
+    platform, plugins = _platform_and_plugins(arguments, problems)
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(environment.PREFIX)}
+    unknown = environment.unknown_variables()
+    problems += [f"{name} is set, and graftlm does not read it" for name in unknown]
+    return {
+        "graftlm": {"version": __version__, **machine.python_facts()},
+        "platform": platform,
+        "kernels": machine.kernel_facts(),
+        "machine": machine.machine_facts(),
+        "memory": machine.memory_facts(),
+        "threads": machine.thread_facts(),
+        "versions": machine.package_versions(),
+        "plugins": plugins,
+        "environment": {name: "(set)" if name in _SECRET else value for name, value in variables.items()},
+        "problems": problems,
+    }
+
+
+def _platform_and_plugins(
+    arguments: Arguments, problems: list[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
+    try:
+        host = start_plugins(arguments)
+    except (PluginError, ConfigError, GraftlmError) as error:
+        problems.append(str(error))
+        return {"name": None}, None
+    from graftlm.platforms import get_current_platform
+
+    platform = get_current_platform()
+    detectors = [event.facts for event in host.ledger.of("detector_called")]
+    outside = [
+        {key: plugin[key] for key in ("point", "name", "distribution", "version", "state", "reason")}
+        for plugin in host.describe()["plugins"]
+        if plugin["distribution"] not in ("graftlm", "graftlm-kernels")
+    ]
+    return {
+        "name": host.plan.platform.name,
+        "device": platform.get_device_name(),
+        "class": f"{type(platform).__module__}:{type(platform).__qualname__}",
+        "detectors": {fact["name"]: f"{fact['answer']} ({fact['reason']})" for fact in detectors},
+    }, outside
+
+
+def _as_text(report: dict[str, Any]) -> str:
+    lines: list[str] = []
+    for title, content in report.items():
+        lines.append(f"{title}:" if content else f"{title}: none")
+        lines += [f"  {line}" for line in _lines_of(content)]
+    return "\n".join(lines)
+
+
+def _lines_of(content: Any) -> list[str]:
+    match content:
+        case dict():
+            width = max((len(key) for key in content), default=0)
+            lines = []
+            for key, value in content.items():
+                if isinstance(value, dict):
+                    lines += [f"{key}:", *(f"  {line}" for line in _lines_of(value))]
+                else:
+                    lines.append(f"{key:<{width}}  {'unknown' if value is None else value}")
+            return lines
+        case list():
+            return [
+                f"- {', '.join(str(v) for v in item.values() if v)}" if isinstance(item, dict) else f"- {item}"
+                for item in content
+            ]
+    return [] if content is None else [str(content)]

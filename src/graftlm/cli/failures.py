@@ -1,0 +1,55 @@
+"""Says why a command failed: one clear line, and a traceback only where somebody needs it.
+
+It does not decide what is an error; what is raised on purpose says so by its class.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+
+from graftlm.config.arguments import UsageError
+from graftlm.config.environment import get
+from graftlm.config.errors import ConfigError
+from graftlm.contracts.errors import GraftlmError
+from graftlm.plugins.errors import PluginError, PluginFailed
+
+USAGE = 2
+FAILED = 1
+
+
+def report(error: Exception, *, command: str) -> int:
+    """Print `error` as the last words of the command and return its exit code."""
+    if isinstance(error, UsageError):
+        _say(f"{error} (see `graftlm {command} --help`)" if "--help" not in str(error) else str(error))
+        return USAGE
+    if _wants_traceback(error):
+        shown = error.__cause__ if isinstance(error, PluginFailed) and error.__cause__ is not None else error
+        text = getattr(error, "traceback", "") or "".join(traceback.format_exception(shown))
+        print(text.rstrip(), file=sys.stderr)
+    _say(_sentence(error))
+    return FAILED
+
+
+def _wants_traceback(error: Exception) -> bool:
+    """What we said on purpose needs none; a bug, ours or a plugin's, does."""
+    debugging = get("GRAFTLM_DEBUG") not in (None, "0") or logging.getLogger("graftlm").isEnabledFor(logging.DEBUG)
+    return debugging or isinstance(error, PluginFailed) or not _on_purpose(error)
+
+
+def _on_purpose(error: Exception) -> bool:
+    return isinstance(error, ConfigError | GraftlmError | PluginError) or bool(getattr(error, "expected", False))
+
+
+def _sentence(error: Exception) -> str:
+    notes = [note for note in getattr(error, "__notes__", []) if note not in str(error)]
+    text = str(error) or type(error).__name__
+    if not _on_purpose(error) and not hasattr(error, "cause"):
+        text = f"{type(error).__name__}: {text}"
+    return " ".join([text, *(f"[{note}]" for note in notes)])
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    print(f"graftlm: error: {text}", file=sys.stderr)

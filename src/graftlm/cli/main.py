@@ -1,0 +1,83 @@
+"""Chooses the sub-command, imports only that one, and turns what it raises into one line and an exit code.
+
+It knows no flag of any sub-command, and imports neither torch nor a plugin.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from graftlm.version import __version__
+
+#: Name, what it does. The module is graftlm.cli.<name>, with `run(argv, *, shutdown) -> exit code`.
+COMMANDS = {
+    "serve": "Serve a model through the OpenAI API.",
+    "run": "Chat with a model in the terminal, or answer one prompt.",
+    "fetch": "Bring a model to this machine.",
+    "doctor": "Show the machine, the platform and the versions, fit for a bug report.",
+    "plugins": "List the installed plugins, their state and why.",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the `graftlm` command and return its exit code: 0, 1 for an error, 2 for a wrong command line."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    match words:
+        case [] | ["-h" | "--help" | "help"]:
+            print(help_text())
+            return 0
+        case ["-V" | "--version" | "version"]:
+            print(f"graftlm {__version__}")
+            return 0
+        case [name, *rest] if name in COMMANDS:
+            return _run(name, rest)
+    return _unknown(words[0])
+
+
+def help_text() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: graftlm COMMAND [OPTION …]",
+            "",
+            "Serve large language models. The engine grows by `pip install` of plugins.",
+            "",
+            *lines,
+            "",
+            "`graftlm COMMAND --help` explains the flags of a command; `graftlm --version` prints the version.",
+        ]
+    )
+
+
+def _run(name: str, argv: list[str]) -> int:
+    from graftlm.processes.shutdown import ShutdownInterrupt, install_shutdown_handlers
+
+    shutdown = install_shutdown_handlers()
+    try:
+        import importlib
+
+        code: int = importlib.import_module(f"graftlm.cli.{name}").run(argv, shutdown=shutdown)
+        sys.stdout.flush()
+        return code
+    except (ShutdownInterrupt, KeyboardInterrupt):
+        return 0
+    except BrokenPipeError:  # the reader of our output is gone, as in `graftlm plugins | head`
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        if shutdown.requested.is_set():
+            return 0
+        from graftlm.cli.failures import report
+
+        return report(error, command=name)
+
+
+def _unknown(word: str) -> int:
+    import difflib
+
+    near = difflib.get_close_matches(word, COMMANDS, n=2)
+    cure = f"did you mean {' or '.join(near)}?" if near else f"the commands are {', '.join(COMMANDS)}"
+    print(f"graftlm: error: unknown command {word!r}; {cure}", file=sys.stderr)
+    return 2

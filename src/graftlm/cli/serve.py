@@ -1,0 +1,81 @@
+"""`graftlm serve MODEL`: the OpenAI-compatible server.
+
+It only puts the steps in order: flags, plugins, configuration, then the HTTP server with an engine behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from graftlm.cli.startup import add_engine_flags, make_parser, start_engine_command
+from graftlm.config.arguments import ArgumentParser
+from graftlm.config.errors import InvalidOption
+from graftlm.config.options import engine_options, server_options
+from graftlm.version import __version__
+
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+    from graftlm.config.server_config import ServerConfig
+    from graftlm.frontend.async_llm import AsyncLLM
+    from graftlm.processes.shutdown import ShutdownRequest
+
+logger = logging.getLogger(__name__)
+
+OPTIONS = (*engine_options(), *server_options())
+
+
+def build_parser() -> ArgumentParser:
+    parser = make_parser(
+        "serve",
+        "Serve a model through the OpenAI API.",
+        model_help="Model to serve: 'demo', a Hugging Face directory, a .gguf file or a hub id (default: demo).",
+    )
+    add_engine_flags(parser, OPTIONS)
+    return parser
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    started = start_engine_command(build_parser, argv, options=OPTIONS)
+    if started is None:
+        return 0
+    from graftlm.engine.configure import configure
+    from graftlm.frontend.async_llm import start_async_llm
+    from graftlm.frontend.http.server import serve
+
+    server_config = started.arguments.server_config()
+    check_server(server_config)
+    config = configure(started.arguments.engine_config(), started.host)
+    logger.info("Initializing graftlm (v%s) with config: %s", __version__, describe(config))
+
+    async def start(on_status: Callable[[str], None]) -> AsyncLLM:
+        return await start_async_llm(config, started.host, on_status=on_status)
+
+    return serve(server_config, config=config, start=start, shutdown=shutdown)
+
+
+def check_server(server: ServerConfig) -> None:
+    """Refuse what no socket could be."""
+    if not 0 <= server.port <= 65535:
+        raise InvalidOption(
+            "--port", server.port, problem="it is no port", cure="use 0 to 65535; 0 takes a free one"
+        )
+    if server.shutdown_timeout < 0:
+        raise InvalidOption(
+            "--shutdown-timeout", server.shutdown_timeout, problem="it is negative", cure="use 0 or more"
+        )
+    if server.root_path and not server.root_path.startswith("/"):
+        raise InvalidOption(
+            "--root-path", server.root_path, problem="it is no path", cure=f"use /{server.root_path}"
+        )
+
+
+def describe(config: EngineConfig) -> str:
+    """Name every value that somebody decided, and who did; the checkpoint's own config is left out."""
+    decided = dict.fromkeys(change.path for change in config.changes if change.path != "model.hf_config")
+    parts = []
+    for path in decided:
+        section, field = path.split(".")
+        parts.append(f"{path}={getattr(getattr(config, section), field)!r} ({config.owner_of(path)})")
+    return ", ".join(parts)

@@ -1,0 +1,134 @@
+"""The first steps of every command that runs an engine: logging, selection, plugins, then the other flags.
+
+The order is part of the design: nothing logs before logging is set up, no plugin runs before it is selected, and
+flags are judged only after the platform could add to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graftlm.config import environment
+from graftlm.config.arguments import (
+    ArgumentParser,
+    Arguments,
+    UsageError,
+    add_config_file_flag,
+    add_options,
+    read_arguments,
+    read_selection,
+)
+from graftlm.config.options import Option
+
+if TYPE_CHECKING:
+    from graftlm.plugins.host import PluginHost
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """A command whose plugins have been bootstrapped and whose flags have been read."""
+
+    host: PluginHost
+    arguments: Arguments
+    words: argparse.Namespace
+
+
+def make_parser(command: str, description: str, *, model_help: str | None = None) -> ArgumentParser:
+    parser = ArgumentParser(prog=f"graftlm {command}", description=description)
+    if model_help is not None:
+        parser.add_argument("model", nargs="?", metavar="MODEL", help=model_help)
+    return parser
+
+
+def add_engine_flags(parser: ArgumentParser, options: Sequence[Option]) -> None:
+    """Add `--config` and a flag for each option, with the choices that need no plugin."""
+    from graftlm.engine.validation import built_in_choices
+
+    add_config_file_flag(parser)
+    add_options(parser, options, choices=built_in_choices())
+
+
+def show_help_if_asked(parser: argparse.ArgumentParser, argv: Sequence[str]) -> bool:
+    """Print the help, with built-in choices only, and tell whether it was asked for."""
+    before_dashes = list(argv)[: list(argv).index("--")] if "--" in argv else list(argv)
+    if not {"-h", "--help"} & set(before_dashes):
+        return False
+    parser.print_help()
+    return True
+
+
+def start_logging(selection: Arguments, *, default_levels: Sequence[str] = ()) -> None:
+    """Set up logging as the flags wish, then say what is odd about the environment."""
+    from graftlm.processes.logs import configure_logging
+    from graftlm.processes.threads import quiet_environment
+
+    levels = selection.values.get("observability.log_level") or list(default_levels)
+    configure_logging(levels, selection.values.get("observability.log_format", "text"), "front end")
+    for name, value in quiet_environment().items():
+        os.environ.setdefault(name, value)
+    environment.warn_unknown()
+
+
+def start_plugins(selection: Arguments) -> PluginHost:
+    """Discover, select, detect the platform and run the general plugins, as the selection flags wish."""
+    from graftlm.platforms.bootstrap import bootstrap_frontend
+    from graftlm.plugins.selection import Selection
+
+    def given(field: str, default: Any) -> Any:
+        return selection.values.get(f"plugins.{field}", default)
+
+    return bootstrap_frontend(
+        Selection(
+            plugins=given("plugins", None),
+            enable_plugin=given("enable_plugin", []),
+            disable_plugin=given("disable_plugin", []),
+            no_plugins=given("no_plugins", False),
+        ),
+        platform=given("platform", None),
+        allow_fallback=given("allow_platform_fallback", False),
+        plugin_config=given("plugin_config", []),
+    )
+
+
+def start_engine_command(
+    build_parser: Callable[[], ArgumentParser],
+    argv: Sequence[str],
+    *,
+    options: Sequence[Option],
+    default_levels: Sequence[str] = (),
+) -> Started | None:
+    """Take the steps before configuration, in order; None when `--help` was all that was wanted."""
+    parser = build_parser()
+    if show_help_if_asked(parser, argv):
+        return None
+    selection = read_selection(argv, options=options)
+    start_logging(selection, default_levels=default_levels)
+    host = start_plugins(selection)
+    let_platform_extend(parser, host)
+    arguments, words = read_arguments(parser, argv, options=options)
+    return Started(host, arguments, words)
+
+
+def let_platform_extend(parser: ArgumentParser, host: PluginHost) -> None:
+    """Call the platform's hook once, then offer every name that plugins brought as a choice."""
+    from graftlm.engine.validation import quantization_methods
+    from graftlm.platforms import call_hook
+
+    flags = set(parser.flags())
+    call_hook("pre_register_and_update", parser)
+    added = sorted(set(parser.flags()) - flags)
+    if added:
+        raise UsageError(
+            f"the platform {host.plan.platform.name} added {', '.join(added)} in pre_register_and_update, and "
+            "nothing would read it; a plugin adds choices there, and takes settings of its own through --plugin-config"
+        )
+    for action in parser._actions:
+        if action.dest == "model.quantization" and isinstance(action.choices, list):
+            action.choices += [name for name in quantization_methods(host) if name not in action.choices]
