@@ -41,7 +41,6 @@ def config_with(**values) -> EngineConfig:
         ("scheduler__max_num_batched_tokens", -1),
         ("scheduler__scheduling_policy", "fifo"),
         ("model__dtype", "float8"),
-        ("compilation__backend", "indcutor"),
     ],
 )
 def test_numbers_and_choices_out_of_range_are_refused_with_their_flag(path, value):

@@ -41,7 +41,10 @@ class Started:
 
 
 def make_parser(command: str, description: str, *, model_help: str | None = None) -> ArgumentParser:
-    parser = ArgumentParser(prog=f"graftlm {command}", description=description)
+    words = "[MODEL] [OPTION …]" if model_help else "[OPTION …]"
+    parser = ArgumentParser(
+        prog=f"graftlm {command}", description=description, usage=f"graftlm {command} {words}"
+    )
     if model_help is not None:
         parser.add_argument("model", nargs="?", metavar="MODEL", help=model_help)
     return parser
@@ -127,7 +130,7 @@ def let_platform_extend(parser: ArgumentParser, host: PluginHost) -> None:
     if added:
         raise UsageError(
             f"the platform {host.plan.platform.name} added {', '.join(added)} in pre_register_and_update, and "
-            "nothing would read it; a plugin adds choices there, and takes settings of its own through --plugin-config"
+            "nothing would read it; a plugin adds choices there, its own settings come as --plugin-config"
         )
     for action in parser._actions:
         if action.dest == "model.quantization" and isinstance(action.choices, list):

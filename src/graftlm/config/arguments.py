@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from graftlm.config.engine_config import EngineConfig
-from graftlm.config.environment import get
+from graftlm.config.environment import VARIABLES, get
 from graftlm.config.errors import ConfigError, InvalidOption
 from graftlm.config.options import (
     Option,
@@ -46,6 +46,12 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
+
+    def format_help(self) -> str:
+        """Add the environment variables to what argparse says."""
+        width = max(map(len, VARIABLES))
+        lines = [f"  {v.name:<{width}}  {v.help}" for v in VARIABLES.values()]
+        return "\n".join([super().format_help(), "environment:", *lines, ""])
 
     def flags(self) -> list[str]:
         return sorted(self._option_string_actions)
@@ -205,6 +211,8 @@ def _layers(namespace: argparse.Namespace, options: Sequence[Option]) -> dict[st
 
 def _help(option: Option) -> str:
     text = option.help.replace("%", "%%")
+    if option.kind is bool and option.default:
+        return f"{text.rstrip('.')} (default: on)."
     if "default" in text or option.kind is bool or option.default in (None, "", [], {}):
         return text
     return f"{text.rstrip('.')} (default: {option.default})."

@@ -138,7 +138,9 @@ class ParallelConfig(Section):
 class CompilationConfig(Section):
     """Which implementation of an op runs."""
 
-    backend: str = option("eager", help="Compiler of the model's graph: eager (none) or inductor.")
+    backend: str = option(
+        "eager", flag="--compilation-backend", help="Compiler of the model's graph: eager (none) or inductor."
+    )
     custom_ops: list[str] = option(
         factory=list, help="Op switches: one base mode (all or none) and +name / -name, comma-separated."
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from graftlm.config.errors import ConfigError, InvalidOption
+from graftlm.config.options import engine_options
 from graftlm.contracts import points
 from graftlm.engine.class_paths import check_class_path, looks_like_class_path
 from graftlm.ops.names import BUILT_IN_OPS, InvalidOpSwitch, parse_switches
@@ -170,4 +171,4 @@ def _value(config: EngineConfig, path: str) -> Any:
 
 
 def _flag(path: str) -> str:
-    return "--" + path.split(".")[1].replace("_", "-")
+    return next(option.flag for option in engine_options() if option.path == path)
