@@ -1,0 +1,84 @@
+"""What a checkpoint brings for text: tokenizer, chat template, and the ids that end a sequence.
+
+It turns prompts and conversations into token ids; it knows no request and no engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graftlm.contracts.errors import RequestError
+from graftlm.frontend.chat_template import ChatTemplate, NoChatTemplate, load_chat_template
+from graftlm.frontend.tokenizer import Tokenizer, load_tokenizer
+from graftlm.models.checkpoints import read_facts
+
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+    from graftlm.contracts.checkpoint import CheckpointFacts
+
+
+class NoTokenizer(RequestError):
+    code = "no_tokenizer"
+
+    def __init__(self, param: str = "prompt") -> None:
+        super().__init__(
+            f"{param} is text, but this model carries no tokenizer; send token ids, or start with --tokenizer PATH",
+            param=param,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextAssets:
+    """The text side of one model; any part may be missing, and asking for it then is a RequestError."""
+
+    tokenizer: Tokenizer | None = None
+    chat_template: ChatTemplate | None = None
+    eos_token_ids: Sequence[int] = ()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if self.tokenizer is None:
+            raise NoTokenizer
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+    ) -> list[int]:
+        """Render a conversation and encode it; the template has spelled special tokens out already."""
+        if self.chat_template is None:
+            raise NoChatTemplate
+        if self.tokenizer is None:
+            raise NoTokenizer("messages")
+        prompt = self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+        return self.tokenizer.encode(prompt, add_special_tokens=False)
+
+
+def load_text_assets(config: EngineConfig) -> TextAssets:
+    """Load everything from the checkpoint that a resolved configuration names."""
+    facts = read_facts(config.model.path, config.model.format or config.model.load_format)
+    tokenizer = load_tokenizer(config, facts)
+    special_tokens = {} if tokenizer is None else tokenizer.special_tokens
+    return TextAssets(
+        tokenizer=tokenizer,
+        chat_template=load_chat_template(config, facts, special_tokens),
+        eos_token_ids=_eos_token_ids(facts, config.model.hf_config, tokenizer),
+    )
+
+
+def _eos_token_ids(
+    facts: CheckpointFacts, hf_config: Mapping[str, Any], tokenizer: Tokenizer | None
+) -> tuple[int, ...]:
+    """All ids by which any of the checkpoint's files says that a sequence ends."""
+    own = None if tokenizer is None else tokenizer.eos_token_id
+    said = (facts.generation_config.get("eos_token_id"), hf_config.get("eos_token_id"), own)
+    return tuple(dict.fromkeys(token_id for value in said for token_id in _as_ids(value)))
+
+
+def _as_ids(value: Any) -> Iterable[int]:
+    match value:
+        case None:
+            return ()
+        case int():
+            return (value,)
+    return tuple(int(token_id) for token_id in value)
