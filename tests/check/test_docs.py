@@ -1,0 +1,85 @@
+"""What the pages say must be so: links lead somewhere, commands exist, blocks run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graftlm.cli.main import COMMANDS
+from graftlm.contracts.points import ALL_POINTS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    text = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+    return [shlex.split(line, comments=True) for line in text.splitlines() if line.split("#")[0].strip()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_docs_links_lead_somewhere(page):
+    """Relative links of all pages."""
+    targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text())
+
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_docs_commands_exist(page):
+    """Every `graftlm` command and `make` target in a sh block, with its flags."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for words in commands(page):
+        match [word for word in words if "=" not in word or word.startswith("-")]:
+            case ["make", *goals]:
+                assert set(goals) <= targets, words
+            case ["graftlm" | ".venv/bin/graftlm", command, *rest]:
+                assert command in (*COMMANDS, "--version", "--help"), words
+                known = _flags(command)
+                assert {word.split("=")[0] for word in rest if word.startswith("--")} <= known, words
+
+
+def _flags(command: str) -> set[str]:
+    if command not in COMMANDS:
+        return set()
+    from importlib import import_module
+
+    return set(import_module(f"graftlm.cli.{command}").build_parser().flags())
+
+
+def test_docs_name_every_extension_point():
+    """A plugin author finds all of them on one page."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+
+    assert [point.name for point in ALL_POINTS if f"`{point.name}`" not in page] == []
+
+
+@pytest.mark.demo
+@pytest.mark.parametrize(
+    "code", blocks(ROOT / "README.md", "python"), ids=lambda code: code.strip().splitlines()[0]
+)
+def test_readme_blocks_run(code, tmp_path, demo_path):
+    """What the README shows works when it is pasted."""
+    script = tmp_path / "block.py"
+    script.write_text(code)
+
+    subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path, timeout=240)
+
+
+def test_the_changelog_names_the_version():
+    """Keep a Changelog: the newest entry is this version or unreleased."""
+    from graftlm.version import __version__
+
+    newest = re.search(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert newest is not None
+    assert newest[1] in ("Unreleased", __version__)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from graftlm.cli import failures
+from graftlm.cli.main import COMMANDS, main
+from graftlm.config.arguments import UsageError
+from graftlm.config.errors import InvalidOption
+from graftlm.contracts.errors import StartupError
+from graftlm.plugins.errors import PluginFailed
+from graftlm.processes.shutdown import ShutdownInterrupt
+from graftlm.version import __version__
+
+
+def test_version_and_help_are_printed(capsys):
+    """The two things that must always work."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"graftlm {__version__}\n"
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
+
+
+def test_the_module_is_the_command():
+    """`python -m graftlm` is `graftlm`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "graftlm", "--version"], capture_output=True, text=True, timeout=30
+    )
+
+    assert done.stdout == f"graftlm {__version__}\n"
+
+
+def test_version_is_fast():
+    """Nobody waits for a version; the limit is generous, since machines are shared."""
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "graftlm", "--version"], check=True, capture_output=True, timeout=30)
+
+    assert time.perf_counter() - started < 2.0
+
+
+def test_an_unknown_command_is_refused_with_the_nearest(capsys):
+    """Exit code 2, as for every wrong command line."""
+    assert main(["srve"]) == 2
+
+    assert "did you mean serve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, capsys):
+    """Help runs no plugin and reads no other flag."""
+    assert main([name, "--no-such-flag", "--help"]) == 0
+
+    assert f"usage: graftlm {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("unknown flag --x"), 2),
+        (InvalidOption("--port", 1, problem="taken"), 1),
+        (StartupError("no such model"), 1),
+    ],
+)
+def test_an_error_on_purpose_is_one_line(error, code, capsys, monkeypatch):
+    """No traceback, the text last, and the exit code tells usage from failure."""
+    _run_raising(monkeypatch, error)
+
+    assert main(["fetch", "x"]) == code
+
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"graftlm: error: {error}")
+
+
+def test_debugging_shows_the_traceback(capsys, monkeypatch):
+    """GRAFTLM_DEBUG=1 is for the one who looks for the cause."""
+    monkeypatch.setenv("GRAFTLM_DEBUG", "1")
+    _run_raising(monkeypatch, StartupError("no such model"))
+
+    assert main(["fetch", "x"]) == 1
+
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_bug_shows_its_traceback_and_its_notes(capsys, monkeypatch):
+    """What was not raised on purpose is for whoever repairs it."""
+    error = KeyError("lost")
+    error.add_note("in plugin 'acme' of acme-graftlm 1.2")
+    _run_raising(monkeypatch, error)
+
+    assert main(["fetch", "x"]) == 1
+
+    text = capsys.readouterr().err
+    assert "Traceback" in text
+    assert text.splitlines()[-1] == "graftlm: error: KeyError: 'lost' [in plugin 'acme' of acme-graftlm 1.2]"
+
+
+def test_a_plugins_own_traceback_is_shown_with_the_blame_last(capsys, monkeypatch):
+    """The author of the plugin needs where, the operator needs who."""
+    cause = ZeroDivisionError("division by zero")
+    error = PluginFailed("'acme' of acme 1", process="front end", phase="register", cause=cause, cure="disable it")
+    error.__cause__ = cause
+    _run_raising(monkeypatch, error)
+
+    assert main(["fetch", "x"]) == failures.FAILED
+
+    text = capsys.readouterr().err
+    assert text.startswith("ZeroDivisionError")
+    assert text.splitlines()[-1].endswith("disable it")
+
+
+@pytest.mark.parametrize("error", [ShutdownInterrupt("SIGINT"), KeyboardInterrupt()])
+def test_a_signal_ends_a_command_with_code_0(error, capsys, monkeypatch):
+    """An end that the user wished for is no failure."""
+    _run_raising(monkeypatch, error)
+
+    assert main(["fetch", "x"]) == 0
+
+    assert capsys.readouterr().err == ""
+
+
+def _run_raising(monkeypatch, error: BaseException) -> None:
+    def run(argv, *, shutdown):
+        raise error
+
+    monkeypatch.setattr(importlib.import_module("graftlm.cli.fetch"), "run", run)
