@@ -1,0 +1,116 @@
+"""Brings the plugins of a process to life: decides in the front end, obeys the plan in children."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from graftlm.contracts.points import ALL_POINTS
+from graftlm.plugins import Role, find_host
+from graftlm.plugins.host import PluginHost
+from graftlm.plugins.plan import PluginPlan
+from graftlm.plugins.selection import Selection
+
+logger = logging.getLogger(__name__)
+
+
+class ChildPayload(msgspec.Struct, kw_only=True):
+    """What a child gets before anything else."""
+
+    plan: PluginPlan
+    role: Role
+    process: str
+
+
+def bootstrap_frontend(
+    selection: Selection | None = None,
+    *,
+    platform: str | None = None,
+    allow_fallback: bool = False,
+    plugin_config: Sequence[str] = (),
+    process: str = "front end",
+) -> PluginHost:
+    """Discover, select, detect the platform, run the general plugins; returns the host of this process.
+
+    Raises PluginError or StartupError, with the cure in the text; nothing is left behind then.
+    """
+    before = find_host()
+    host = _choose(
+        selection or Selection(), platform=platform, allow_fallback=allow_fallback, plugin_config=plugin_config,
+        process=process,
+    )  # fmt: skip
+    try:
+        host.run_general_plugins()
+    except BaseException:
+        _withdraw(before)
+        raise
+    return host
+
+
+def child_payload(host: PluginHost, *, role: Role | str, process: str) -> bytes:
+    """Encode the plan for a child; NotReplayable when a registration of this process cannot be repeated there."""
+    return msgspec.msgpack.encode(
+        ChildPayload(plan=host.make_plan(for_child=True), role=Role(role), process=process)
+    )
+
+
+def apply_plan_in_child(payload: bytes) -> None:
+    """Take the parent's plan: no discovery, no detection; the general plugins of this role run."""
+    data = msgspec.msgpack.decode(payload, type=ChildPayload)
+    host = PluginHost(ALL_POINTS, role=data.role, process=data.process, plan=data.plan)
+    host.install()
+    host.ledger.record("plan_applied", fingerprint=data.plan.fingerprint, plugins=len(data.plan.entries))
+    host.run_general_plugins()
+
+
+def choose_by_default() -> PluginHost:
+    """Choose plugins and platform for a program that asks for the platform before any bootstrap."""
+    return _choose(Selection(), platform=None, allow_fallback=False, plugin_config=(), process="front end")
+
+
+def _choose(
+    selection: Selection,
+    *,
+    platform: str | None,
+    allow_fallback: bool,
+    plugin_config: Sequence[str],
+    process: str,
+) -> PluginHost:
+    from graftlm.platforms.detection import decide
+    from graftlm.plugins.discovery import discover
+    from graftlm.plugins.selection import select
+    from graftlm.plugins.settings import read_settings
+
+    discovery = discover(ALL_POINTS)
+    decisions = select(discovery, selection)
+    enabled = [d.plugin for d in decisions if d.enabled]
+    host = PluginHost(
+        ALL_POINTS, role=Role.FRONTEND, process=process, discovery=discovery, decisions=decisions,
+        settings=read_settings(plugin_config, discovery.settings, plugins=enabled),
+    )  # fmt: skip
+    host.ledger.record(
+        "discovered", plugins=len(discovery.plugins), distributions=discovery.searched, ms=round(discovery.ms, 2)
+    )
+    host.ledger.record("selected", enabled=[p.identity for p in enabled])
+    for decision in decisions:
+        if decision.state == "refused":
+            logger.warning("plugin_refused plugin=%s: %s", decision.plugin.description, decision.reason)
+    before = find_host()
+    host.install()
+    try:
+        decide(host, name=platform, allow_fallback=allow_fallback)
+    except BaseException:
+        _withdraw(before)
+        raise
+    return host
+
+
+def _withdraw(before: PluginHost | None) -> None:
+    """Undo a start that failed: the process has the host it had before, or none."""
+    from graftlm.plugins.current import hold_host
+    from graftlm.plugins.registry import withdraw_plugins
+
+    withdraw_plugins()
+    hold_host(before)

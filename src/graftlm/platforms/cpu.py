@@ -1,0 +1,49 @@
+"""The CPU platform: plain memory, plain torch, and gloo between ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graftlm.contracts.platform import AttentionQuestion, Platform, PlatformKind
+from graftlm.platforms import memory
+from graftlm.platforms.attention import attention_class_path
+
+if TYPE_CHECKING:
+    import torch
+
+    from graftlm.config.engine_config import EngineConfig
+
+
+class CpuPlatform(Platform):
+    """Any machine that runs Python."""
+
+    kind = PlatformKind.CPU
+    device_name = "cpu"
+    device_type = "cpu"
+    op_method = "forward_cpu"
+    op_providers = ("graftlm_kernels",)
+    dist_backend = "gloo"
+    supported_dtypes = ("float32", "bfloat16", "float16")
+    #: Attention backends by name, the preferred one first.
+    attention_backends: tuple[str, ...] = ("TORCH_PAGED",)
+
+    @classmethod
+    def check_and_update_config(cls, config: EngineConfig) -> None:
+        if config.parallel.worker_cls == "auto":
+            config.parallel.worker_cls = "graftlm.worker.cpu_worker:CpuWorker"
+
+    @classmethod
+    def set_device(cls, device: torch.device) -> None:
+        """There is one CPU, and it is always current."""
+
+    @classmethod
+    def get_attn_backend_cls(cls, selected_backend: str | None, question: AttentionQuestion) -> str:
+        return attention_class_path(selected_backend, preferred=cls.attention_backends)
+
+    @classmethod
+    def get_device_total_memory(cls, device_id: int = 0) -> int:
+        return memory.total_bytes()
+
+    @classmethod
+    def get_available_memory(cls, device_id: int = 0) -> int:
+        return memory.available_bytes()

@@ -1,0 +1,37 @@
+"""Resolves the platform of this process on first use: from its plan, never by a second detection."""
+
+from __future__ import annotations
+
+import sys
+
+from graftlm.contracts.platform import Platform
+from graftlm.platforms.errors import PlatformUnresolved
+from graftlm.plugins import find_host
+
+
+def resolve_current_platform() -> Platform:
+    """Return the Platform object of this process.
+
+    A program that never chose plugins gets the default choice here; a child before its plan gets an error.
+    """
+    host = find_host()
+    if host is None and is_child():
+        raise PlatformUnresolved
+    if host is None or (host.platform is None and host.platform_choice is None):
+        from graftlm.platforms.bootstrap import choose_by_default
+
+        host = choose_by_default()
+    if host.platform is None:
+        from graftlm.platforms.detection import load_platform
+
+        choice = host.platform_choice
+        assert choice is not None
+        host.platform = load_platform(choice.class_path, choice.label)
+    found: Platform = host.platform
+    return found
+
+
+def is_child() -> bool:
+    """Tell whether this process was started by another graftlm process, which will send its plan."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("graftlm.processes.")

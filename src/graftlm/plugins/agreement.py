@@ -1,0 +1,105 @@
+"""Compares what a child process really has with what its parent decided; does not repair anything."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graftlm.plugins.errors import PlanDiffers
+from graftlm.plugins.ledger import LedgerEvent
+from graftlm.plugins.plan import DistributionFacts
+
+if TYPE_CHECKING:
+    from graftlm.plugins.host import PluginHost
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What a process returns with READY.
+
+    `general` holds, for each general plugin that was to run there, its state and what it registered, as text.
+    """
+
+    process: str
+    role: str
+    pid: int
+    fingerprint: str
+    distributions: tuple[DistributionFacts, ...] = ()
+    general: dict[str, list[str]] = {}
+    outcomes: dict[str, tuple[str, str, float]] = {}
+    events: list[LedgerEvent] = []
+
+
+def report(host: PluginHost) -> Report:
+    """Build this process's report, with versions and file hashes as this process finds them."""
+    from graftlm.plugins.fingerprint import distribution_facts
+
+    return Report(
+        process=host.process,
+        role=str(host.role),
+        pid=os.getpid(),
+        fingerprint=host.plan.fingerprint,
+        distributions=distribution_facts(host.enabled_plugins),
+        general=general_registrations(host),
+        outcomes={k: (o.state, o.reason, o.ms) for k, o in host.outcomes.items()},
+        events=list(host.ledger.events),
+    )
+
+
+def general_registrations(host: PluginHost) -> dict[str, list[str]]:
+    """Return, for each general plugin that ran here, its state and its registrations, sorted."""
+    found: dict[str, list[str]] = {}
+    for plugin in host.plugins("general_plugins"):
+        outcome = host.outcomes.get(plugin.identity)
+        if outcome is None:
+            continue
+        lines = [
+            f"registers {e.facts['registry']} {e.facts['key']} -> {e.facts['value']}"
+            for e in host.ledger.of("registered", via="general")
+            if e.plugin == plugin.label
+        ]
+        found[plugin.label] = sorted(lines) + ([f"failed: {outcome.reason}"] if outcome.state == "failed" else [])
+    return found
+
+
+def check(host: PluginHost, child: Report) -> None:
+    """Raise PlanDiffers unless the child has the same plan, files and shared registrations."""
+    lines: list[str] = []
+    if child.fingerprint != host.plan.fingerprint:
+        lines.append(f"plan: {host.plan.fingerprint} in {host.process}, {child.fingerprint} in {child.process}")
+    ours = {d.name: d for d in host.plan.distributions}
+    theirs = {d.name: d for d in child.distributions}
+    for name in sorted(ours.keys() | theirs.keys()):
+        lines += _distribution(name, ours.get(name), theirs.get(name), there=child.process)
+    mine = general_registrations(host)
+    for label in sorted(mine.keys() & child.general.keys()):
+        lines += _registrations(label, mine[label], child.general[label], here=host.process, there=child.process)
+    if lines:
+        raise PlanDiffers(child.process, differences=lines)
+
+
+def _distribution(
+    name: str, ours: DistributionFacts | None, theirs: DistributionFacts | None, *, there: str
+) -> list[str]:
+    if ours is None or theirs is None:
+        return [f"distribution {name}: {'missing' if theirs is None else 'present only'} in {there}"]
+    if ours.version != theirs.version:
+        return [f"distribution {name}: version {ours.version} was planned, {there} has {theirs.version}"]
+    if ours.files != theirs.files:
+        return [
+            f"distribution {name}: its files in {there} are not those that were planned ({ours.files}, {theirs.files})"
+        ]
+    return []
+
+
+def _registrations(label: str, mine: list[str], child: list[str], *, here: str, there: str) -> list[str]:
+    only_here = [f"plugin {label}: {line} in {here} only" for line in mine if line not in child]
+    return only_here + [f"plugin {label}: {line} in {there} only" for line in child if line not in mine]
+
+
+def merged_events(host: PluginHost) -> list[dict[str, Any]]:
+    """Return the events of this process and its children in the order of time."""
+    sources = [(host.process, host.ledger.events)] + [(c.process, c.events) for c in host.children.values()]
+    rows = [{"process": name, **msgspec.to_builtins(event)} for name, events in sources for event in events]
+    return sorted(rows, key=lambda row: row["at"])

@@ -1,0 +1,82 @@
+"""Describes plan and plugins over all processes, as GET /plugins answers and `graftlm plugins` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graftlm.plugins.plugin import Plugin
+
+if TYPE_CHECKING:
+    from graftlm.plugins.host import PluginHost
+
+#: The worst news wins where processes differ.
+_RANK = ("failed", "active", "idle")
+
+
+def describe(host: PluginHost) -> dict[str, Any]:
+    """Build {"plan": …, "plugins": […]}; states are active, idle, failed, refused and disabled."""
+    plan = host.plan
+    processes = {host.process: {"role": str(host.role), "fingerprint": plan.fingerprint}}
+    for child in host.children.values():
+        processes[child.process] = {"role": child.role, "fingerprint": child.fingerprint, "pid": str(child.pid)}
+    return {
+        "plan": {
+            "fingerprint": plan.fingerprint,
+            "api_version": plan.api_version,
+            "platform": msgspec.to_builtins(plan.platform),
+            "distributions": msgspec.to_builtins(plan.distributions),
+            "order": [plugin.identity for plugin in plan.entries],
+            "settings": plan.settings,
+            "replays": msgspec.to_builtins(plan.replays),
+            "shadows": msgspec.to_builtins(host.discovery.shadows) if host.discovery else [],
+            "processes": processes,
+        },
+        "plugins": [_row(host, *known) for known in _known(host)],
+    }
+
+
+def _known(host: PluginHost) -> list[tuple[Plugin, str, str]]:
+    if host.decisions:
+        return [(d.plugin, d.state, d.reason) for d in host.decisions]
+    return [(plugin, "on", "planned") for plugin in host.enabled_plugins]
+
+
+def _row(host: PluginHost, plugin: Plugin, state: str, reason: str) -> dict[str, Any]:
+    by_process = {}
+    ms = 0.0
+    here = host.outcomes.get(plugin.identity)
+    reports = {host.process: (here.state, here.reason, here.ms) if here else None}
+    reports |= {c.process: c.outcomes.get(plugin.identity) for c in host.children.values()}
+    roles = {host.process: set(map(str, host.roles))} | {c.process: {c.role} for c in host.children.values()}
+    for process, outcome in reports.items():
+        if outcome is not None:
+            by_process[process], ms = outcome[0], ms + outcome[2]
+            if outcome[0] == "failed" or (outcome[1] and state == "on" and reason in ("installed", "built in")):
+                reason = outcome[1]
+        elif state == "on" and roles[process] & set(plugin.roles):
+            by_process[process] = "idle"
+    if state == "on":
+        state = next((s for s in _RANK if s in by_process.values()), "idle")
+    return {
+        "point": plugin.point,
+        "name": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "state": state,
+        "reason": reason,
+        "processes": by_process,
+        "registrations": _registrations(host, plugin),
+        "ms": round(ms, 2),
+    }
+
+
+def _registrations(host: PluginHost, plugin: Plugin) -> list[str]:
+    events = [e for e in host.ledger.events] + [e for c in host.children.values() for e in c.events]
+    lines = {
+        f"{e.facts['registry']}: {e.facts['key']} -> {e.facts['value']}"
+        for e in events
+        if e.event == "registered" and e.plugin == plugin.label
+    }
+    return sorted(lines)

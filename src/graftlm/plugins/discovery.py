@@ -1,0 +1,184 @@
+"""Finds every installed plugin from metadata alone; imports none of them and chooses nothing.
+
+It walks the distributions itself: `entry_points()` hides a second copy of a distribution, keeps the order of the
+file system, and lets a stale egg-info folder win over the installed metadata.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from graftlm.plugins.errors import nearest
+from graftlm.plugins.manifest import Manifest, PluginTable, Setting, read_manifest
+from graftlm.plugins.plugin import BUILT_IN_DISTRIBUTIONS, Plugin, normalized
+from graftlm.plugins.points import GROUP_PREFIX, ExtensionPoint
+
+logger = logging.getLogger(__name__)
+
+
+class Shadow(msgspec.Struct, frozen=True):
+    """A second copy of a distribution, whose plugins are not used."""
+
+    distribution: str
+    version: str
+    location: str
+    used_version: str
+    used_location: str
+
+
+class UnknownGroup(msgspec.Struct, frozen=True):
+    """An entry-point group with our prefix that no extension point has: most likely a slip."""
+
+    group: str
+    distribution: str
+    hint: str
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything found, in a fixed order: by point, distribution and name."""
+
+    plugins: tuple[Plugin, ...] = ()
+    settings: dict[str, dict[str, Setting]] = {}
+    shadows: tuple[Shadow, ...] = ()
+    unknown_groups: tuple[UnknownGroup, ...] = ()
+    searched: int = 0
+    ms: float = 0.0
+
+
+class _Found:
+    """One distribution's metadata folder."""
+
+    def __init__(self, dist: metadata.Distribution, order: int) -> None:
+        path = getattr(dist, "_path", None)
+        self.dist = dist
+        self.order = order
+        self.location = Path(str(path)) if path is not None else Path(str(dist.locate_file("")))
+        text = dist.read_text("entry_points.txt") or ""
+        self.entries = (
+            [e for e in dist.entry_points if e.group.startswith(GROUP_PREFIX)] if GROUP_PREFIX in text else []
+        )
+        stem, _, suffix = self.location.name.rpartition(".")
+        self.is_egg = suffix != "dist-info"
+        name = stem.partition("-")[0] if path is not None and stem else dist.metadata["Name"]
+        self.key = normalized(name or "")
+
+
+def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
+    """Read the metadata of all distributions on sys.path."""
+    started = time.perf_counter()
+    by_group = {point.group: point for point in points}
+    copies: dict[str, list[_Found]] = {}
+    searched = 0
+    for order, dist in enumerate(metadata.distributions()):
+        found = _Found(dist, order)
+        searched += 1
+        if found.key:
+            copies.setdefault(found.key, []).append(found)
+    plugins: list[Plugin] = []
+    settings: dict[str, dict[str, Setting]] = {}
+    shadows: list[Shadow] = []
+    unknown: list[UnknownGroup] = []
+    for key in sorted(copies):
+        if not any(copy.entries for copy in copies[key]):
+            continue
+        used, *others = _distinct(copies[key])
+        shadows.extend(_shadow(used, other) for other in others)
+        own, declared = _read(used, by_group)
+        plugins.extend(own)
+        if declared:
+            settings[used.dist.metadata["Name"]] = declared
+        unknown.extend(_unknown(used, by_group))
+    plugins.sort(key=lambda p: (p.point, normalized(p.distribution), p.name, p.value))
+    return Discovery(
+        plugins=tuple(plugins),
+        settings=settings,
+        shadows=tuple(shadows),
+        unknown_groups=tuple(unknown),
+        searched=searched,
+        ms=(time.perf_counter() - started) * 1000,
+    )
+
+
+def _distinct(copies: list[_Found]) -> list[_Found]:
+    """Put the copy that counts first: installed metadata before an egg-info folder, then the order of sys.path."""
+    ordered = sorted(copies, key=lambda c: (c.is_egg, c.order))
+    seen: dict[Path, _Found] = {}
+    for copy in ordered:
+        seen.setdefault(copy.location.resolve(), copy)
+    return list(seen.values())
+
+
+def _shadow(used: _Found, other: _Found) -> Shadow:
+    shadow = Shadow(
+        used.dist.metadata["Name"],
+        other.dist.version,
+        str(other.location),
+        used.dist.version,
+        str(used.location),
+    )
+    if used.entries != other.entries or used.dist.version != other.dist.version:
+        logger.warning(
+            "plugin_distribution_shadowed distribution=%s version=%s at=%s used=%s used_version=%s",
+            shadow.distribution,
+            shadow.version,
+            shadow.location,
+            shadow.used_location,
+            shadow.used_version,
+        )
+    return shadow
+
+
+def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list[Plugin], dict[str, Setting]]:
+    name, version = found.dist.metadata["Name"], found.dist.version
+    entries = sorted((e for e in found.entries if e.group in by_group), key=lambda e: (e.group, e.name, e.value))
+    packages = sorted({e.value.partition(":")[0].partition(".")[0].strip() for e in entries})
+    built_in = normalized(name) in BUILT_IN_DISTRIBUTIONS
+    manifest, refused = (Manifest(), "") if built_in else read_manifest(packages)
+    plugins = []
+    used_tables: set[str] = set()
+    for entry in entries:
+        point = by_group[entry.group]
+        table_name = f"{point.name}={entry.name}"
+        if table_name not in manifest.plugin:
+            table_name = entry.name
+        used_tables.add(table_name)
+        table = manifest.plugin.get(table_name, PluginTable())
+        outside = [r for r in table.roles if r not in point.roles]
+        reason = refused
+        if outside and not refused:
+            reason = f"its manifest asks for role {outside[0].value!r}, which {point.name} does not have"
+        plugins.append(
+            Plugin(
+                point=point.name, name=entry.name, value=entry.value, distribution=name, version=version,
+                key=point.key, opt_in=point.opt_in, built_in=built_in, roles=tuple(sorted(table.roles or point.roles)), before=tuple(table.before),
+                after=tuple(table.after), replaces=tuple(table.replaces), refused=reason,
+            )
+        )  # fmt: skip
+    stray = set(manifest.plugin) - used_tables
+    if stray:
+        slip = sorted(stray)[0]
+        hint = nearest(slip, [e.name for e in entries])
+        reason = f"its manifest has a table [plugin.{slip}], and it has no entry point of that name; {hint}"
+        plugins = [msgspec.structs.replace(p, refused=p.refused or reason.rstrip("; ")) for p in plugins]
+    return plugins, manifest.settings
+
+
+def _unknown(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> list[UnknownGroup]:
+    name = found.dist.metadata["Name"]
+    groups = sorted({e.group for e in found.entries} - set(by_group))
+    slips = [UnknownGroup(group, name, nearest(group, by_group)) for group in groups]
+    for slip in slips:
+        logger.warning(
+            "plugin_group_unknown group=%s distribution=%s: no extension point has this name; %s",
+            slip.group,
+            slip.distribution,
+            slip.hint or "its plugins are not used",
+        )
+    return slips

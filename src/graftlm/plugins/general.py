@@ -1,0 +1,63 @@
+"""Runs the general plugins of a process, each as a transaction; does not know what they register."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from graftlm.plugins.blame import calling
+from graftlm.plugins.current import record
+from graftlm.plugins.errors import PluginFailed
+from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.transaction import Step, transaction
+
+if TYPE_CHECKING:
+    from graftlm.plugins.host import PluginHost
+
+logger = logging.getLogger(__name__)
+
+POINT = "general_plugins"
+
+#: What each general plugin registered when it ran in this process: it runs once, whatever hosts come and go.
+_registered_by: dict[str, list[Step]] = {}
+
+
+def run_general_plugins(host: PluginHost) -> None:
+    """Run those that have a role of this process and have not run for this host; see `plugin-system` rules."""
+    for plugin in host.plugins(POINT):
+        if plugin.identity in host.outcomes or not host.roles & set(plugin.roles):
+            continue
+        try:
+            _run(host, plugin)
+        except PluginFailed as error:
+            if plugin.named or plugin.built_in:
+                raise
+            logger.warning("plugin_failed %s", error)
+
+
+def _run(host: PluginHost, plugin: Plugin) -> None:
+    started = time.perf_counter()
+    function = host.load_plugin(plugin)
+    again = plugin.identity in _registered_by
+    try:
+        with calling(plugin, "general plugin"), transaction(plugin) as opened:
+            if again:
+                for step in _registered_by[plugin.identity]:
+                    step.redo()
+            elif not callable(function):
+                raise TypeError(
+                    f"{plugin.value} is a {type(function).__name__}, and a general plugin must be callable"
+                )
+            else:
+                function()
+    except Exception as error:
+        ms = (time.perf_counter() - started) * 1000
+        raise host.failed(plugin, phase="general plugin", cause=error, ms=ms) from error
+    if not again:
+        _registered_by[plugin.identity] = list(opened.steps)
+    ms = (time.perf_counter() - started) * 1000
+    host.active(plugin, ms=ms - host.outcomes[plugin.identity].ms)
+    record("general_plugin_ran", plugin=plugin, registrations=len(opened.steps), again=again, ms=round(ms, 2))
+    for step in opened.steps:
+        record("registered", plugin=plugin, **step.facts)

@@ -1,0 +1,267 @@
+"""The plugin host: one process's hold on its plugins; loads them on demand and writes down what happened.
+
+It does not find or choose plugins in a child, and does not know what any of them is for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from graftlm.plugins import agreement, description, general
+from graftlm.plugins.blame import calling
+from graftlm.plugins.current import hold_host
+from graftlm.plugins.errors import AmbiguousPlugin, NotReplayable, PluginFailed, UnknownPlugin
+from graftlm.plugins.ledger import Ledger
+from graftlm.plugins.plan import PlatformChoice, PluginPlan
+from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.points import ExtensionPoint, Role
+from graftlm.plugins.registrar import distribution_of
+from graftlm.plugins.registry import collect_replays, expect_replays, withdraw_plugins
+from graftlm.plugins.resolve import resolve_class_path
+from graftlm.plugins.transaction import restore_orphans
+
+if TYPE_CHECKING:
+    from graftlm.plugins.discovery import Discovery
+    from graftlm.plugins.selection import Decision
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Outcome(msgspec.Struct):
+    """What became of one plugin in this process: "active" or "failed"; `ms` is what importing and running took."""
+
+    state: str
+    reason: str = ""
+    ms: float = 0.0
+
+
+class PluginHost:
+    """All that one process knows of its plugins. Made by `graftlm.platforms.bootstrap`, one per process."""
+
+    def __init__(
+        self,
+        points: Iterable[ExtensionPoint[Any]],
+        *,
+        role: Role,
+        process: str,
+        plan: PluginPlan | None = None,
+        discovery: Discovery | None = None,
+        decisions: Sequence[Decision] = (),
+        settings: Mapping[str, dict[str, Any]] | None = None,
+    ) -> None:
+        self.points = {point.name: point for point in points}
+        self.role = role
+        self.roles = {role}
+        self.process = process
+        self.ledger = Ledger()
+        self.frozen = False
+        self.discovery = discovery
+        self.decisions = tuple(decisions)
+        self.outcomes: dict[str, Outcome] = {}
+        self.children: dict[str, agreement.Report] = {}
+        self.platform: Any = None
+        """The Platform object once it is resolved; `graftlm.platforms` keeps it here."""
+        self._enabled = tuple(plan.entries) if plan else tuple(d.plugin for d in decisions if d.enabled)
+        self._settings = dict(plan.settings if plan else settings or {})
+        self._given = plan
+        self._plan: PluginPlan | None = plan
+        self._choice = plan.platform if plan else None
+        self._objects: dict[str, Any] = {}
+
+    @property
+    def known_plugins(self) -> tuple[Plugin, ...]:
+        """Every plugin this process heard of, enabled or not."""
+        return tuple(d.plugin for d in self.decisions) or self._enabled
+
+    @property
+    def enabled_plugins(self) -> tuple[Plugin, ...]:
+        return self._enabled
+
+    def install(self) -> None:
+        """Make this the host of the process; what plugins registered for an earlier one is taken back."""
+        withdraw_plugins()
+        hold_host(self)
+        if self._given is not None:
+            expect_replays(list(self._given.replays))
+
+    # Asking and loading.
+
+    def plugins(self, point: ExtensionPoint[Any] | str) -> list[Plugin]:
+        """Return the enabled plugins of a point, in order, without importing any."""
+        name = point if isinstance(point, str) else point.name
+        return [plugin for plugin in self._enabled if plugin.point == name]
+
+    def available(self, point: ExtensionPoint[Any] | str) -> list[str]:
+        """Return the names of a point, sorted; a label that repeats stands as distribution:name."""
+        names = [plugin.name for plugin in self.plugins(point)]
+        return sorted(p.name if names.count(p.name) == 1 else p.label for p in self.plugins(point))
+
+    def find(self, point: ExtensionPoint[Any] | str, name: str) -> Plugin:
+        """Return the enabled plugin of that name; UnknownPlugin says what there is and what was left out."""
+        found = [plugin for plugin in self.plugins(point) if plugin.answers_to(name)]
+        where = point if isinstance(point, str) else point.name
+        if not found:
+            left_out = [d for d in self.decisions if d.plugin.point == where and d.plugin.answers_to(name)]
+            hint = f"{left_out[0].plugin.label} is {left_out[0].state}: {left_out[0].reason}." if left_out else ""
+            raise UnknownPlugin(name, where=where, known=self.available(point), hint=hint)
+        if len(found) > 1:
+            raise AmbiguousPlugin(name, where=where, candidates=[p.label for p in found])
+        return found[0]
+
+    def load(self, point: ExtensionPoint[T] | str, name: str) -> T:
+        """Import and return what the plugin `name` of `point` names; PluginFailed if its code raises."""
+        return self.load_plugin(self.find(point, name))  # type: ignore[no-any-return]
+
+    def load_all(self, point: ExtensionPoint[T]) -> list[tuple[Plugin, T]]:
+        """Load every enabled plugin of a point, in order; one that was merely installed and fails is left out."""
+        loaded = []
+        for plugin in self.plugins(point):
+            try:
+                loaded.append((plugin, self.load_plugin(plugin)))
+            except PluginFailed as error:
+                if plugin.named or plugin.built_in:
+                    raise
+                logger.warning("plugin_failed %s", error)
+        return loaded
+
+    def load_plugin(self, plugin: Plugin) -> Any:
+        """Import the target of `plugin` once and return it."""
+        if plugin.identity in self._objects:
+            return self._objects[plugin.identity]
+        started = time.perf_counter()
+        try:
+            with calling(plugin, "import"):
+                found = resolve_class_path(plugin.value, what=f"entry point {plugin.name!r}")
+                restore_orphans(lambda module: distribution_of(module) == plugin.distribution)
+        except Exception as error:
+            ms = (time.perf_counter() - started) * 1000
+            raise self.failed(plugin, phase=f"import of {plugin.value}", cause=error, ms=ms) from error
+        ms = (time.perf_counter() - started) * 1000
+        self._objects[plugin.identity] = found
+        self.active(plugin, ms=ms)
+        self.ledger.record("loaded", plugin=plugin.label, point=plugin.point, value=plugin.value, ms=round(ms, 2))
+        return found
+
+    def active(self, plugin: Plugin, *, reason: str = "", ms: float = 0.0) -> None:
+        """Note that a plugin did its work in this process."""
+        held = self.outcomes.setdefault(plugin.identity, Outcome("active"))
+        held.state, held.reason, held.ms = "active", reason or held.reason, held.ms + ms
+
+    @staticmethod
+    def idle(reason: str, *, ms: float = 0.0) -> Outcome:
+        """What became of a plugin that was looked at and not needed."""
+        return Outcome("idle", reason, ms)
+
+    def enable(self, plugin: Plugin, *, reason: str) -> Plugin:
+        """Take in a plugin that the selection left out, because a later flag names it; front end only."""
+        named = msgspec.structs.replace(plugin, named=True)
+        self.decisions = tuple(
+            msgspec.structs.replace(d, plugin=named, state="on", reason=reason)
+            if d.plugin.identity == plugin.identity
+            else d
+            for d in self.decisions
+        )
+        self._enabled = tuple(d.plugin for d in self.decisions if d.enabled)
+        return named
+
+    def failed(
+        self, plugin: Plugin, *, phase: str, cause: BaseException, ms: float = 0.0, cure: str = ""
+    ) -> PluginFailed:
+        """Note that a plugin failed, and return the error to raise or to log."""
+        cure = (
+            cure
+            or f"update or uninstall {plugin.distribution}, or leave it out with --disable-plugin {plugin.name}"
+        )
+        error = PluginFailed(
+            plugin.description, point=plugin.point, process=self.process, phase=phase, cause=cause, cure=cure
+        )
+        self.outcomes[plugin.identity] = Outcome("failed", f"{phase}: {type(cause).__name__}: {cause}", ms)
+        self.ledger.record("failed", plugin=plugin.label, point=plugin.point, phase=phase, error=repr(cause))
+        return error
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Return the settings of a distribution, or of the distribution of the plugin of that name or label."""
+        for plugin in self._enabled:
+            if name == plugin.distribution or plugin.answers_to(name):
+                return dict(self._settings.get(plugin.distribution, {}))
+        return {}
+
+    # Running.
+
+    def run_general_plugins(self) -> None:
+        """Run each general plugin of this process's roles that has not run yet, each as a transaction."""
+        general.run_general_plugins(self)
+
+    def take_role(self, role: Role) -> None:
+        """Add a role to a process that does the work of several, and run the general plugins it brings."""
+        self.roles.add(role)
+        self.run_general_plugins()
+
+    # The plan.
+
+    def choose_platform(self, choice: PlatformChoice) -> None:
+        """Put the decided platform into the plan; front end only."""
+        self._choice, self._plan = choice, None
+
+    @property
+    def platform_choice(self) -> PlatformChoice | None:
+        return self._choice
+
+    @property
+    def plan(self) -> PluginPlan:
+        """The plan as it stands: what a child got, or what the front end has decided so far."""
+        return self.make_plan()
+
+    def make_plan(self, *, for_child: bool = False) -> PluginPlan:
+        """Return the plan. `for_child` refuses, with NotReplayable, a registration that a child cannot repeat."""
+        if self._given is not None:
+            return self._given
+        replays, refused = collect_replays()
+        if for_child and refused:
+            raise refused[0]
+        if self._plan is None or self._plan.replays != tuple(replays):
+            from graftlm.plugins.fingerprint import distribution_facts
+
+            self._plan = PluginPlan(
+                entries=self._enabled,
+                distributions=self._plan.distributions if self._plan else distribution_facts(self._enabled),
+                platform=self._choice,
+                settings=self._settings,
+                replays=tuple(replays),
+            )
+        return self._plan
+
+    def freeze(self) -> None:
+        """READY: from now on plugins may only be imported, and registries refuse what is new."""
+        self.frozen = True
+        self.ledger.record("ready")
+
+    # Agreement and report.
+
+    def ledger_bytes(self) -> bytes:
+        """Return this process's report for READY: facts to compare and the ledger."""
+        return msgspec.msgpack.encode(agreement.report(self))
+
+    def add_child_ledger(self, data: bytes) -> agreement.Report:
+        """Keep a child's report for `describe` and the trace."""
+        found = msgspec.msgpack.decode(data, type=agreement.Report)
+        self.children[found.process] = found
+        return found
+
+    def check_child(self, data: bytes) -> None:
+        """Keep a child's report and compare it; PlanDiffers prints each difference."""
+        agreement.check(self, self.add_child_ledger(data))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what GET /plugins answers."""
+        return description.describe(self)
+
+
+__all__ = ["NotReplayable", "Outcome", "PluginHost"]

@@ -1,0 +1,95 @@
+"""Reads a distribution's optional graftlm_plugin.toml without importing the package; decides nothing.
+
+api = ">=1.0,<2"                    # the range of graftlm.plugins.API_VERSION it works with
+
+[plugin.my_ops]                     # an entry point's name, or "point=name" when that is ambiguous
+roles = ["worker"]                  # where it runs, of the roles that the point allows
+before = ["other"]                  # order, by name or distribution:name
+after = ["acme-base:ops"]
+replaces = ["LlamaForCausalLM"]     # keys of others that it may take over
+
+[settings.threads]                  # read with graftlm.plugins.settings()
+type = "int"                        # str, int, float or bool
+default = 4
+help = "Threads of the acme kernels."
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from graftlm.plugins.points import API_VERSION, Role
+from graftlm.plugins.versions import in_range
+
+MANIFEST = "graftlm_plugin.toml"
+
+
+class PluginTable(msgspec.Struct, forbid_unknown_fields=True):
+    roles: list[Role] = []
+    before: list[str] = []
+    after: list[str] = []
+    replaces: list[str] = []
+
+
+class Setting(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One setting that a distribution declares."""
+
+    type: str = "str"
+    default: Any = None
+    help: str = ""
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """What an entry point cannot say."""
+
+    api: str = ""
+    plugin: dict[str, PluginTable] = {}
+    settings: dict[str, Setting] = {}
+
+
+def find_package(package: str) -> Path | None:
+    """Return the directory of a top-level package, or the file of a module, without importing it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ValueError, ImportError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin) if spec.origin and spec.has_location else None
+
+
+def read_manifest(packages: list[str]) -> tuple[Manifest, str]:
+    """Return the manifest that lies in one of `packages`, and why the distribution must be refused, or ""."""
+    for package in packages:
+        place = find_package(package)
+        if place is None or not place.is_dir() or not (place / MANIFEST).is_file():
+            continue
+        try:
+            raw = tomllib.loads((place / MANIFEST).read_text(encoding="utf-8"))
+            manifest = msgspec.convert(raw, Manifest)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            return Manifest(), f"its {MANIFEST} is not valid ({error})"
+        return manifest, _refusal(manifest)
+    return Manifest(), ""
+
+
+def _refusal(manifest: Manifest) -> str:
+    wrong = [n for n, s in manifest.settings.items() if s.type not in ("str", "int", "float", "bool")]
+    if wrong:
+        return f"its {MANIFEST} gives setting {wrong[0]!r} a type other than str, int, float or bool"
+    try:
+        if manifest.api and not in_range(API_VERSION, manifest.api):
+            return (
+                f"it works with plugin API {manifest.api}, and this graftlm has {API_VERSION}; "
+                "install a version of the plugin, or of graftlm, that fits"
+            )
+    except ValueError as error:
+        return f"its {MANIFEST}: api: {error}"
+    return ""

@@ -1,0 +1,273 @@
+"""A registry: keys to values, each with its owner; does not know what the values are for.
+
+One rule for all: the same value again is no change, another value is an error unless `replace=True`, and after
+READY a registration is an error. What a plugin registers is undone when it fails (`plugins/transaction.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from graftlm.plugins.blame import calling, current_call
+from graftlm.plugins.current import find_host, record
+from graftlm.plugins.errors import DuplicateRegistration, LateRegistration, NotReplayable, UnknownKey
+from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.registrar import PROGRAM, Registrar, find_registrar
+from graftlm.plugins.resolve import path_of, resolve_class_path
+from graftlm.plugins.transaction import Step, current_transaction, keep_orphan
+
+T = TypeVar("T")
+
+_sequence = itertools.count()
+_registries: weakref.WeakSet[Registry[Any]] = weakref.WeakSet()
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """A registration that other processes repeat: made by a platform hook, or by the program before the start."""
+
+    registry: str
+    key: str
+    key_is_path: bool
+    value: str
+    owner: str
+    plugin: str | None = None
+
+
+_replays: list[Replay] = []
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Entry:
+    """One key's value, who put it there, and in which way: engine, general, hook, import, program or replay."""
+
+    key: Any
+    value: Any
+    owner: str
+    via: str
+    plugin: str | None = None
+    module: str | None = None
+    sequence: int = dataclasses.field(default_factory=lambda: next(_sequence))
+    resolved: Any = None
+
+
+class Registry(Generic[T]):
+    """Keys to values of type T, or to "module:attr" strings that are imported when the value is asked for.
+
+    `name` is the registry's name in the ledger (an extension point's where there is one), `kind` what errors call
+    an entry. Keys are strings or classes.
+    """
+
+    def __init__(self, name: str, kind: str = "model") -> None:
+        self.name = name
+        self.kind = kind
+        self._entries: dict[Any, Entry] = {}
+        self._replayed = 0
+        _registries.add(self)
+
+    def register(self, key: Any, value: T | str, *, replace: bool = False) -> None:
+        """Bind `key` to `value` (or a lazy "module:attr"); see the module for the rules."""
+        self._apply_replays()
+        registrar = find_registrar(value)
+        held = self._entries.get(key)
+        if held is not None and _same(held.value, value):
+            return
+        if self._frozen() and not registrar.in_tree:
+            raise LateRegistration(self.kind, key_text(key), owner=registrar.owner)
+        if held is not None and not (replace or _declared(registrar, key)):
+            raise DuplicateRegistration(self.kind, key_text(key), holder=held.owner, claimant=registrar.owner)
+        entry = Entry(key, value, registrar.owner, *self._way(registrar))
+        if entry.via == "hook" and as_replay(self, entry) is None:
+            raise NotReplayable(self.kind, key_text(key), value=repr(value), owner=registrar.owner)
+        self._put(entry)
+
+    def get(self, key: Any) -> T:
+        """Return the value of `key`, importing it if it is lazy; UnknownKey names the nearest keys."""
+        entry = self._entry(key)
+        if not isinstance(entry.value, str):
+            return cast(T, entry.value)
+        if entry.resolved is None:
+            with calling(entry.plugin or entry.owner, f"import {entry.value}"):
+                entry.resolved = resolve_class_path(entry.value, what=f"{self.kind} {key_text(key)!r}")
+        return cast(T, entry.resolved)
+
+    def peek(self, key: Any) -> T | str:
+        """Return the value of `key` as it was registered: a lazy one stays a string."""
+        return cast("T | str", self._entry(key).value)
+
+    def names(self) -> list[str]:
+        """Return all keys, sorted; a class stands as its path."""
+        return sorted(key_text(key) for key in self.keys())
+
+    def keys(self) -> list[Any]:
+        """Return all keys in the order of registration."""
+        self._apply_replays()
+        return list(self._entries)
+
+    def owner(self, key: Any) -> str:
+        """Return the distribution that registered `key` ("program" for a script's own)."""
+        return self._entry(key).owner
+
+    def __contains__(self, key: Any) -> bool:
+        self._apply_replays()
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    # How an entry comes and goes.
+
+    def _entry(self, key: Any) -> Entry:
+        self._apply_replays()
+        if key not in self._entries:
+            raise UnknownKey(self.kind, key_text(key), known=self.names())
+        return self._entries[key]
+
+    def _frozen(self) -> bool:
+        host = find_host()
+        return host is not None and host.frozen
+
+    @staticmethod
+    def _way(registrar: Registrar) -> tuple[str, str | None, str | None]:
+        if registrar.in_tree:
+            return "engine", None, registrar.module
+        if registrar.call is None:
+            return "program", None, registrar.module
+        via = "general" if current_transaction() is not None else "hook" if registrar.call.replay else "import"
+        return via, registrar.call.label, registrar.module
+
+    def _put(self, entry: Entry) -> None:
+        previous = self._entries.get(entry.key)
+        self._entries[entry.key] = entry
+        facts = {
+            "registry": self.name, "key": key_text(entry.key), "value": value_text(entry.value),
+            "owner": entry.owner, "via": entry.via,
+        }  # fmt: skip
+        if previous is not None:
+            facts["replaced"] = previous.owner
+        step = self._step(entry, previous, facts)
+        opened = current_transaction()
+        if entry.via == "general" and opened is not None:
+            opened.steps.append(step)
+        else:
+            record("registered", plugin=entry.plugin, **facts)
+
+    def _step(self, entry: Entry, previous: Entry | None, facts: dict[str, Any]) -> Step:
+        return Step(
+            undo=lambda: self._undo(entry, previous),
+            redo=lambda: self._restore(entry),
+            module=entry.module,
+            facts=facts,
+        )
+
+    def _restore(self, entry: Entry) -> None:
+        """Put an entry back that was undone or withdrawn, on behalf of whoever runs now."""
+        held, call = self._entries.get(entry.key), current_call()
+        if held is not None and _same(held.value, entry.value):
+            return
+        if held is not None and held.via != "engine":
+            raise DuplicateRegistration(self.kind, key_text(entry.key), holder=held.owner, claimant=entry.owner)
+        via = "general" if current_transaction() is not None else "import"
+        plugin = call.label if call is not None else entry.plugin
+        self._put(dataclasses.replace(entry, via=via, plugin=plugin, sequence=next(_sequence)))
+
+    def _undo(self, entry: Entry, previous: Entry | None) -> None:
+        if self._entries.get(entry.key) is entry:
+            if previous is None:
+                del self._entries[entry.key]
+            else:
+                self._entries[entry.key] = previous
+
+    def _apply_replays(self) -> None:
+        while self._replayed < len(_replays):
+            replay = _replays[self._replayed]
+            self._replayed += 1
+            if replay.registry != self.name:
+                continue
+            key = resolve_class_path(replay.key) if replay.key_is_path else replay.key
+            held = self._entries.get(key)
+            if held is None or not _same(held.value, replay.value):
+                self._put(Entry(key, replay.value, replay.owner, "replay", replay.plugin))
+
+    def _withdraw(self) -> None:
+        for entry in [e for e in self._entries.values() if e.plugin is not None]:
+            del self._entries[entry.key]
+            if entry.module is not None and entry.via != "replay":
+                keep_orphan(self._step(entry, None, {}))
+        self._replayed = 0
+
+
+def key_text(key: Any) -> str:
+    """Spell a key for people: a string as it is, a class as module.Class."""
+    return key if isinstance(key, str) else f"{key.__module__}.{key.__qualname__}"
+
+
+def value_text(value: Any) -> str:
+    """Spell a value for people and for comparison between processes."""
+    return path_of(value) or f"a {type(value).__module__}:{type(value).__qualname__}"
+
+
+def _same(held: Any, value: Any) -> bool:
+    """A lazy path and the object it names are the same registration."""
+    if held is value or (isinstance(held, str) and held == value):
+        return True
+    one_is_lazy = isinstance(held, str) != isinstance(value, str)
+    return one_is_lazy and path_of(held) is not None and path_of(held) == path_of(value)
+
+
+def _declared(registrar: Registrar, key: Any) -> bool:
+    plugin = registrar.call.plugin if registrar.call is not None else None
+    return isinstance(plugin, Plugin) and key_text(key) in plugin.replaces
+
+
+def as_replay(registry: Registry[Any], entry: Entry) -> Replay | None:
+    """Express an entry so that another process can repeat it, or return None."""
+    value, key = path_of(entry.value), path_of(entry.key)
+    if value is None or key is None or ":" not in value.replace(".", ":"):
+        return None
+    return Replay(registry.name, key, not isinstance(entry.key, str), value, entry.owner, entry.plugin)
+
+
+def collect_replays() -> tuple[list[Replay], list[NotReplayable]]:
+    """Return what children must repeat, in order, and what they cannot."""
+    found = [
+        (e.sequence, r, e)
+        for r in _registries
+        for e in r._entries.values()
+        if e.via in ("hook", "program", "replay")
+    ]
+    replays: list[Replay] = []
+    refused: list[NotReplayable] = []
+    for _, registry, entry in sorted(found, key=lambda item: item[0]):
+        replay = as_replay(registry, entry)
+        if replay is not None:
+            replays.append(replay)
+        else:
+            owner = "this program" if entry.owner == PROGRAM else entry.owner
+            refused.append(NotReplayable(registry.kind, key_text(entry.key), value=repr(entry.value), owner=owner))
+    return replays, refused
+
+
+def expect_replays(replays: list[Replay]) -> None:
+    """Have registries, also those not yet imported, repeat `replays` before they are next looked at."""
+    global _replays
+    _replays = [*replays]
+    for registry in _registries:
+        registry._replayed = 0
+
+
+def withdraw_plugins() -> None:
+    """Take back what plugins registered for an earlier host of this process."""
+    expect_replays([])
+    for registry in _registries:
+        registry._withdraw()
+
+
+def registries() -> Iterator[Registry[Any]]:
+    """All registries of this process."""
+    return iter(list(_registries))
