@@ -15,9 +15,14 @@ class QuantizedWeight(Protocol):
     Rows may be cut anywhere; columns only at multiples of `block_columns`.
     """
 
-    format: str
-    shape: tuple[int, int]
-    block_columns: int
+    @property
+    def format(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def block_columns(self) -> int: ...
 
     @property
     def data(self) -> torch.Tensor:

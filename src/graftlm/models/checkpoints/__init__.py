@@ -1,0 +1,64 @@
+"""Checkpoints on disk: which loader reads one, what it says without torch, and its tensors.
+
+It does not know where a checkpoint came from, nor which architecture it feeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graftlm.contracts.checkpoint import CheckpointFacts, ModelLoader
+from graftlm.contracts.errors import StartupError
+from graftlm.contracts.points import MODEL_LOADERS
+from graftlm.models.checkpoints.errors import UnsupportedCheckpoint, nearest
+from graftlm.models.extensions import load_extension, provided_names
+
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+    from graftlm.contracts.weights import Weight
+
+__all__ = ["iterate_weights", "load_formats", "read_facts"]
+
+_BUILT_IN = {
+    "gguf": "graftlm.models.checkpoints.gguf_loader:GGUFLoader",
+    "safetensors": "graftlm.models.checkpoints.safetensors:SafetensorsLoader",
+}
+
+
+def load_formats() -> list[str]:
+    """Name what --load-format may be, beside 'auto'."""
+    return provided_names(MODEL_LOADERS, _BUILT_IN)
+
+
+def read_facts(path: Path | str, load_format: str = "auto") -> CheckpointFacts:
+    """Read what a checkpoint says about itself; imports no torch."""
+    path = Path(path)
+    if load_format != "auto":
+        return _loader(load_format).read_facts(path)
+    for name in load_formats():  # the engine's own first: a plugin's is imported only when they decline
+        loader = _loader(name)
+        if loader.claims(path):
+            return loader.read_facts(path)
+    found = ", ".join(sorted(file.name for file in path.iterdir())[:6]) if path.is_dir() else path.name
+    raise UnsupportedCheckpoint(
+        path,
+        problem=f"no loader of {', '.join(load_formats())} reads it (found {found or 'nothing'})",
+        cure="give a directory with config.json and .safetensors files, or a .gguf file",
+    )
+
+
+def iterate_weights(config: EngineConfig) -> Iterator[tuple[str, Weight]]:
+    """Yield the checkpoint's tensors under Hugging Face names, memory-mapped where possible."""
+    return _loader(config.model.format).iterate_weights(config)
+
+
+def _loader(name: str) -> ModelLoader:
+    if name not in load_formats():
+        raise StartupError(
+            f"--load-format={name!r} is unknown{nearest(name, load_formats())}; "
+            f"choose auto or one of {', '.join(load_formats())}"
+        )
+    loader: ModelLoader = load_extension(MODEL_LOADERS, name, _BUILT_IN)()
+    return loader

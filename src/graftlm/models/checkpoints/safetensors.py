@@ -1,0 +1,130 @@
+"""The loader of Hugging Face directories: config.json beside one or several .safetensors files.
+
+It does not know architectures; tensors are yielded over the memory map under the names that the files give.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graftlm.contracts.checkpoint import CheckpointFacts, ModelLoader
+from graftlm.models.checkpoints.errors import BrokenCheckpoint, UnsupportedCheckpoint
+
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+    from graftlm.contracts.weights import Weight
+
+_INDEX = "model.safetensors.index.json"
+
+
+class SafetensorsLoader(ModelLoader):
+    """Reads a directory as `save_pretrained` writes it."""
+
+    format = "safetensors"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_dir() and (path / "config.json").is_file()
+
+    def read_facts(self, path: Path) -> CheckpointFacts:
+        hf_config = _read_object(path / "config.json")
+        for file in weight_files(path):
+            _check_whole(file)
+        tokenizer = path / "tokenizer.json"
+        return CheckpointFacts(
+            path=str(path),
+            format=self.format,
+            hf_config=hf_config,
+            generation_config=_read_object(path / "generation_config.json", optional=True),
+            tokenizer=str(tokenizer) if tokenizer.is_file() else None,
+            chat_template=_chat_template(path),
+        )
+
+    def iterate_weights(self, config: EngineConfig) -> Iterator[tuple[str, Weight]]:
+        from safetensors import safe_open
+
+        for file in weight_files(Path(config.model.path)):
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - not a mapping
+                    yield name, tensors.get_tensor(name)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """List the files that hold the weights: those that the index names, else all of the directory."""
+    if (path / _INDEX).is_file():
+        names = sorted(set(_read_object(path / _INDEX).get("weight_map", {}).values()))
+        missing = [name for name in names if not (path / name).is_file()]
+        if missing:
+            raise BrokenCheckpoint(
+                path,
+                problem=f"the index names files that are not there: {', '.join(missing)}",
+                cure="fetch the missing files",
+            )
+        return [path / name for name in names]
+    if (path / "model.safetensors").is_file():
+        return [path / "model.safetensors"]
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        others = sorted(file.name for file in path.glob("*.bin")) or sorted(file.name for file in path.iterdir())
+        raise UnsupportedCheckpoint(
+            path,
+            problem=f"it has no .safetensors file (it has {', '.join(others[:6])})",
+            cure="save the weights as safetensors",
+        )
+    if len(files) > 1 and any("-of-" in file.name for file in files):
+        _check_shard_names(path, files)
+    return files
+
+
+def _check_shard_names(path: Path, files: list[Path]) -> None:
+    """Without an index, names such as model-00001-of-00003.safetensors tell how many there must be."""
+    total = int(files[0].stem.rsplit("-of-", 1)[-1])
+    if len(files) != total:
+        raise BrokenCheckpoint(
+            path, problem=f"it has {len(files)} of {total} weight files", cure="fetch the missing files"
+        )
+
+
+def _check_whole(file: Path) -> None:
+    """Refuse a truncated file by its header, in microseconds: its tensors must end where the file ends."""
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > size:
+                raise ValueError(f"a header of {length} bytes")
+            header = json.loads(stream.read(length))
+        end = max((entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise BrokenCheckpoint(file, problem=f"its header is damaged ({error})", cure="fetch it again") from error
+    if 8 + length + end != size:
+        raise BrokenCheckpoint(
+            file,
+            problem=f"it is truncated: its tensors end at byte {8 + length + end}, the file has {size}",
+            cure="fetch it again",
+        )
+
+
+def _chat_template(path: Path) -> str | None:
+    if (path / "chat_template.jinja").is_file():
+        return (path / "chat_template.jinja").read_text(encoding="utf-8")
+    template = _read_object(path / "tokenizer_config.json", optional=True).get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
+    return template
+
+
+def _read_object(file: Path, *, optional: bool = False) -> dict[str, Any]:
+    if optional and not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BrokenCheckpoint(file, problem=str(error), cure="fetch or write it again") from error
+    if not isinstance(value, dict):
+        raise BrokenCheckpoint(file, problem="it holds no JSON object", cure="fetch or write it again")
+    return value

@@ -1,0 +1,28 @@
+"""Implementations of the model floor's extension points: the engine's own and those that plugins brought.
+
+It does not know what an implementation does. Without a plugin host, in a bare script, only the engine's own exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from graftlm.plugins.current import find_host
+from graftlm.plugins.points import ExtensionPoint
+from graftlm.plugins.resolve import resolve_class_path
+
+
+def provided_names(point: ExtensionPoint[Any], built_in: Mapping[str, str]) -> list[str]:
+    """Name all implementations: the engine's own in their order, then those of plugins."""
+    host = find_host()
+    provided = sorted(host.available(point)) if host is not None else []
+    return [*built_in, *(name for name in provided if name not in built_in)]
+
+
+def load_extension(point: ExtensionPoint[Any], name: str, built_in: Mapping[str, str]) -> Any:
+    """Import one implementation; a plugin that replaces one of the engine's own comes first."""
+    host = find_host()
+    if host is not None and name in host.available(point):
+        return host.load(point, name)
+    return resolve_class_path(built_in[name], what=point.name)

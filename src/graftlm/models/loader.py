@@ -1,0 +1,88 @@
+"""Builds a model and fills it: the architecture's class, this rank's share of the weights, packed once.
+
+It does not know formats, devices or processes; it runs in workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from graftlm.models.checkpoints import iterate_weights
+from graftlm.models.checkpoints.errors import MissingTensors
+from graftlm.models.registry import ModelRegistry
+from graftlm.ops.build import building
+
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = {
+    "auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
+}  # fmt: skip
+
+
+def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
+    """Return the model of `config`, in eval mode on `device`.
+
+    Tensors are read from the map one at a time and cut to this rank's share before they are copied, so the
+    weights are never in memory twice.
+    """
+    started = time.monotonic()
+    model = build_model(config, device)
+    fill_model(model, config)
+    seconds = time.monotonic() - started
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    logger.info("model loaded architecture=%s bytes=%d seconds=%.2f", config.model.architecture, num_bytes, seconds)
+    return model
+
+
+def build_model(config: EngineConfig, device: torch.device) -> nn.Module:
+    """Construct the architecture's class as `Model(config=…, prefix="")`, its parameters not yet filled."""
+    model_cls: Any = ModelRegistry.load_class(config.model.architecture)
+    dtype = _DTYPES[config.model.dtype]
+    with _torch_defaults(dtype, device), building(config, dtype=dtype, device=device):
+        model: nn.Module = model_cls(config=config, prefix="")
+    model.requires_grad_(False)
+    return model.eval()
+
+
+def fill_model(model: nn.Module, config: EngineConfig) -> None:
+    """Load the checkpoint's tensors, refuse a model that did not get all of its own, and pack once."""
+    loaded = model.load_weights(iterate_weights(config))  # type: ignore[operator]
+    if missing := _missing(model, set(loaded)):
+        raise MissingTensors(config.model.path, missing=missing, architecture=config.model.architecture)
+    for module in model.modules():
+        pack = getattr(module, "process_weights_after_loading", None)
+        if pack is not None:
+            pack()
+
+
+def _missing(model: nn.Module, loaded: set[str]) -> set[str]:
+    """Name what got no value: parallel layers know their parts, such as the q of qkv; others go by parameter."""
+    missing = set()
+    for prefix, module in model.named_modules():
+        unloaded = getattr(module, "unloaded", None)
+        names = unloaded() if unloaded else [n for n, _ in module.named_parameters(recurse=False)]
+        full = {f"{prefix}.{name}" if prefix else name for name in names}
+        missing |= full if unloaded else full - loaded
+    return missing
+
+
+@contextlib.contextmanager
+def _torch_defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Let plain torch modules inside a model have its number format and device without saying so."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,67 @@
+"""Model sources: turn what the user typed for MODEL into a path on this machine.
+
+It does not know checkpoint formats.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from graftlm.contracts.checkpoint import ModelSource
+from graftlm.contracts.points import MODEL_SOURCES
+from graftlm.models.checkpoints.errors import nearest
+from graftlm.models.extensions import load_extension, provided_names
+from graftlm.models.sources.errors import ModelNotFound
+
+__all__ = ["model_sources", "resolve_model"]
+
+logger = logging.getLogger(__name__)
+
+#: In the order in which they are asked.
+_BUILT_IN = {
+    "demo": "graftlm.models.sources.demo:DemoSource",
+    "local": "graftlm.models.sources.local:LocalSource",
+    "hf": "graftlm.models.sources.hub:HubSource",
+}
+
+
+def model_sources() -> list[str]:
+    """Name the sources in the order in which they are asked: the engine's own, then those of plugins."""
+    return provided_names(MODEL_SOURCES, _BUILT_IN)
+
+
+def resolve_model(model: str, *, revision: str | None = None, progress: bool = True) -> Path:
+    """Make the model present and return its directory or file.
+
+    `scheme://…` asks the source of that name only. A plugin's source is imported when the engine's own decline.
+    """
+    source = _source_of(model)
+    path = source.fetch(model, revision=revision, progress=progress)
+    logger.info("model resolved model=%s source=%s path=%s", model, source.scheme, path)
+    return path
+
+
+def _source_of(model: str) -> ModelSource:
+    names = model_sources()
+    scheme, separator, _ = model.partition("://")
+    if separator:
+        if scheme not in names:
+            raise ModelNotFound(
+                model, problem=f"no model source is called {scheme!r}{nearest(scheme, names)}",
+                cure=f"the sources are {', '.join(names)}; a plugin may bring more",
+            )  # fmt: skip
+        names = [scheme]
+    for name in names:
+        source: ModelSource = load_extension(MODEL_SOURCES, name, _BUILT_IN)()
+        if separator or source.claims(model):
+            return source
+    raise ModelNotFound(
+        model,
+        problem=f"it is no path here and no hub id{nearest(model, ['demo', *_entries_here()])}",
+        cure="give 'demo', a Hugging Face directory, a .gguf file or a hub id such as org/name",
+    )
+
+
+def _entries_here() -> list[str]:
+    return [entry.name for entry in Path.cwd().iterdir()]

@@ -1,0 +1,94 @@
+"""The model source of hub ids (org/name): downloads only what serving needs, into huggingface_hub's own cache.
+
+It does not know how the hub answers; HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from graftlm.contracts.checkpoint import ModelSource
+from graftlm.models.sources.errors import FetchFailed, ModelNotFound
+
+_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
+_GGUF_IN_REPOSITORY = re.compile(r"^([A-Za-z0-9][\w.-]*/[\w.-]+)/(.+\.gguf)$")
+_NEEDED = [
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.jinja", "*.safetensors", "*.safetensors.index.json",
+]  # fmt: skip
+_NOT_NEEDED = ["*/*", "consolidated*.safetensors", "adapter_*"]
+
+
+class HubSource(ModelSource):
+    """Fetches `org/name`, or one file of it as `org/name/FILE.gguf`."""
+
+    scheme = "hf"
+
+    def claims(self, model: str) -> bool:
+        return bool(_ID.match(model) or _GGUF_IN_REPOSITORY.match(model))
+
+    def fetch(self, model: str, *, revision: str | None, progress: bool) -> Path:
+        from huggingface_hub import errors
+
+        model = model.removeprefix(f"{self.scheme}://")
+        try:
+            with _progress_bars(progress):
+                return _download(model, revision=revision)
+        except errors.GatedRepoError as error:
+            raise FetchFailed(
+                model, problem="the hub wants its licence accepted", cure="accept it there and set HF_TOKEN"
+            ) from error
+        except errors.RevisionNotFoundError as error:
+            raise ModelNotFound(
+                model, problem=f"it has no revision {revision!r}", cure="correct --revision, or leave it out"
+            ) from error
+        except errors.RemoteEntryNotFoundError as error:
+            raise ModelNotFound(model, problem="its repository has no such file", cure="check the name") from error
+        except errors.RepositoryNotFoundError as error:
+            raise ModelNotFound(
+                model,
+                problem=f"{_endpoint()} has no such model, or it is private",
+                cure="check the name, set HF_TOKEN for a private one, or give a directory or a .gguf file",
+            ) from error
+        except Exception as error:  # the hub's client lets errors of its HTTP library through
+            raise FetchFailed(
+                model,
+                problem=f"{type(error).__name__} from {_endpoint()}: {str(error).partition(chr(10))[0]}",
+                cure="check the network and HF_ENDPOINT, or give a directory or a .gguf file",
+            ) from error
+
+
+def _download(model: str, *, revision: str | None) -> Path:
+    import huggingface_hub
+
+    # Given here, since the library reads HF_ENDPOINT only when it is imported.
+    endpoint = os.environ.get("HF_ENDPOINT") or None
+    if match := _GGUF_IN_REPOSITORY.match(model):
+        return Path(huggingface_hub.hf_hub_download(match[1], match[2], revision=revision, endpoint=endpoint))
+    folder = huggingface_hub.snapshot_download(
+        model, revision=revision, endpoint=endpoint, allow_patterns=_NEEDED, ignore_patterns=_NOT_NEEDED
+    )
+    return Path(folder)
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+
+
+@contextlib.contextmanager
+def _progress_bars(wanted: bool) -> Iterator[None]:
+    """Silence the library's bars inside the block, unless they are wanted."""
+    from huggingface_hub import utils
+
+    if wanted or utils.are_progress_bars_disabled():
+        yield
+        return
+    utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        utils.enable_progress_bars()
