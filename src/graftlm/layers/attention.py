@@ -1,0 +1,104 @@
+"""The attention layer of a model: asks once which backend computes it, then hands it queries, keys and values.
+
+It does not know how the cache is laid out or how attention is computed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from graftlm.contracts.attention import ForwardContext
+from graftlm.contracts.platform import AttentionQuestion
+from graftlm.ops.attention.selector import get_attn_backend
+from graftlm.ops.build import NoBuild, find_build
+from graftlm.ops.custom_op import CustomOp
+from graftlm.ops.pluggable import PluggableLayer
+
+
+class NoKVCache(RuntimeError):
+    """An attention layer ran before the worker gave it its KV cache."""
+
+    def __init__(self, layer: str) -> None:
+        super().__init__(f"{layer} has no KV cache; Worker.initialize_kv_cache must bind one before the first step")
+
+
+class Attention(PluggableLayer):
+    """Causal attention of one layer over the paged KV cache; sizes are this rank's.
+
+    With `rotary_emb`, pass positions to `forward`, and the layer rotates query and key itself: a backend can
+    then do rotation and cache write in one.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        *,
+        rotary_emb: CustomOp | None = None,
+        sliding_window: int | None = None,
+        prefix: str = "",
+    ) -> None:
+        super().__init__()
+        build = find_build()
+        if build is None:
+            raise NoBuild(f"Attention {prefix}".strip())
+        cache = build.config.cache
+        self.prefix = prefix or type(self).__name__
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads or num_heads
+        self.head_size = head_size
+        self.rotary_emb = rotary_emb
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"{self.prefix}: num_heads={num_heads} is no multiple of num_kv_heads={num_kv_heads}")
+        dtype = str(build.dtype).removeprefix("torch.")
+        self.kv_cache_dtype = dtype if cache.kv_cache_dtype == "auto" else cache.kv_cache_dtype
+        question = AttentionQuestion(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_size=head_size,
+            dtype=dtype,
+            kv_cache_dtype=self.kv_cache_dtype,
+            block_size=cache.block_size,
+            sliding_window=sliding_window,
+        )
+        self.backend_cls = get_attn_backend(question, build.config.attention.attention_backend)
+        self.backend = self.backend_cls(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_size=head_size,
+            scale=scale,
+            prefix=self.prefix,
+        )
+        #: Bound by the worker, shaped by `backend_cls.kv_cache_shape`, zeros at first.
+        self.kv_cache: torch.Tensor | None = None
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
+        """Use `kv_cache` from now on."""
+        self.kv_cache = kv_cache
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        positions: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return [tokens, num_heads * head_size]; key and value are stored first.
+
+        query [tokens, num_heads * head_size], key and value [tokens, num_kv_heads * head_size].
+        """
+        if self.kv_cache is None:
+            raise NoKVCache(self.prefix)
+        if self.rotary_emb is not None:
+            query, key = self.rotary_emb(positions, query, key)
+        query = query.unflatten(-1, (self.num_heads, self.head_size))  # [tokens, num_heads, head_size]
+        key = key.unflatten(-1, (self.num_kv_heads, self.head_size))  # [tokens, num_kv_heads, head_size]
+        value = value.unflatten(-1, (self.num_kv_heads, self.head_size))  # [tokens, num_kv_heads, head_size]
+        self.backend.write_cache(key, value, self.kv_cache, context.attention)
+        return self.backend.attend(query, self.kv_cache, context.attention).flatten(1)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_heads} heads, {self.num_kv_heads} kv heads of {self.head_size}, {self.backend_cls.name}"

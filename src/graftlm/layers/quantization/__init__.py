@@ -1,0 +1,79 @@
+"""Quantization methods by name, from `register_quantization_config` and from entry points; imports no torch.
+
+It does not know how a method keeps its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from graftlm.contracts.points import QUANTIZATION_METHODS
+from graftlm.contracts.quantization import QuantizationConfig
+from graftlm.ops.build import find_build
+from graftlm.ops.entry_points import available, load
+from graftlm.plugins.errors import UnknownKey
+from graftlm.plugins.registry import Registry
+
+if TYPE_CHECKING:
+    import torch
+
+    from graftlm.config.engine_config import EngineConfig
+    from graftlm.contracts.quantization import LinearMethod
+
+ConfigT = TypeVar("ConfigT", bound=type[QuantizationConfig])
+
+quantization_registry: Registry[type[QuantizationConfig]] = Registry(
+    "quantization_methods", kind="quantization method"
+)
+
+
+def register_quantization_config(name: str) -> Callable[[ConfigT], ConfigT]:
+    """Register a QuantizationConfig class under the name that `--quantization` and checkpoints use."""
+
+    def decorate(cls: ConfigT) -> ConfigT:
+        if not (isinstance(cls, type) and issubclass(cls, QuantizationConfig)):
+            raise TypeError(f"quantization method {name!r} is {cls!r}; it must subclass QuantizationConfig")
+        quantization_registry.register(name, cls)
+        return cls
+
+    return decorate
+
+
+def quantization_methods() -> list[str]:
+    """Return the names of all methods, without importing one."""
+    return sorted({*quantization_registry.names(), *available(QUANTIZATION_METHODS)})
+
+
+def get_quantization_config(name: str) -> type[QuantizationConfig]:
+    """Return the class of a method by its name."""
+    if name in quantization_registry:
+        return quantization_registry.get(name)
+    if name in available(QUANTIZATION_METHODS):
+        found = load(QUANTIZATION_METHODS, name)
+        if not (isinstance(found, type) and issubclass(found, QuantizationConfig)):
+            raise TypeError(f"quantization method {name!r} is {found!r}; it must subclass QuantizationConfig")
+        return found
+    raise UnknownKey("quantization method", name, known=quantization_methods())
+
+
+def quantization_of(config: EngineConfig) -> QuantizationConfig | None:
+    """Build the method that the user or the checkpoint asks for; None for plain weights."""
+    section: dict[str, Any] = config.model.hf_config.get("quantization_config") or {}
+    name = config.model.quantization or section.get("quant_method")
+    return get_quantization_config(name).from_checkpoint(config.model.hf_config) if name else None
+
+
+def linear_method_for(
+    layer: torch.nn.Module, *, quant_config: QuantizationConfig | None, prefix: str
+) -> LinearMethod:
+    """Choose how `layer` keeps its weight: by `quant_config`, else by the build's configuration, else plain."""
+    from graftlm.layers.quantization.unquantized import UnquantizedLinearMethod
+
+    build = find_build()
+    if quant_config is None and build is not None:
+        if "quant_config" not in build.state:
+            build.state["quant_config"] = quantization_of(build.config)
+        quant_config = build.state["quant_config"]
+    method = quant_config.get_linear_method(layer, prefix) if quant_config is not None else None
+    return method or UnquantizedLinearMethod()

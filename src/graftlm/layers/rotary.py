@@ -1,0 +1,166 @@
+"""Rotary position embedding and its scalings for longer contexts; knows no attention.
+
+Each scaling is a class of its own, so that replacing `RotaryEmbedding` does not replace them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from graftlm.layers.parameters import build_device, build_dtype
+from graftlm.ops.build import find_build
+from graftlm.ops.custom_op import CustomOp
+
+
+@CustomOp.register("rotary_embedding")
+class RotaryEmbedding(CustomOp):
+    """Rotate the first `rotary_dim` of each head's numbers by angles that grow with the token's position.
+
+    Neox style pairs number i with number i + rotary_dim / 2, the other style pairs neighbours. Positions must be
+    below `max_position`.
+    """
+
+    def __init__(
+        self,
+        head_size: int,
+        *,
+        max_position: int,
+        rotary_dim: int | None = None,
+        base: float = 10000.0,
+        is_neox_style: bool = True,
+        scaling: Mapping[str, Any] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(shape=(head_size,))
+        self.head_size = head_size
+        self.rotary_dim = rotary_dim or head_size
+        self.max_position = max_position
+        self.base = base
+        self.is_neox_style = is_neox_style
+        self.scaling = dict(scaling or {})
+        self.cos_sin_cache: torch.Tensor
+        table = self.make_table().to(dtype or build_dtype()).to(build_device())
+        self.register_buffer("cos_sin_cache", table, persistent=False)
+
+    def inverse_frequencies(self) -> torch.Tensor:
+        """Return the angle per position of each pair, [rotary_dim / 2] float32; scalings override it."""
+        exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.int64).float() / self.rotary_dim
+        return 1.0 / (self.base**exponents)
+
+    def make_table(self) -> torch.Tensor:
+        """Return [max_position, 2, rotary_dim]: cosines, and sines with the sign that their place needs."""
+        positions = torch.arange(self.max_position, dtype=torch.float32)
+        angles = torch.outer(positions, self.inverse_frequencies())  # [max_position, rotary_dim / 2]
+        cos, sin = angles.cos(), angles.sin()
+        if self.is_neox_style:
+            return torch.stack((torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)), dim=1)
+        pairs = torch.stack((torch.stack((cos, cos), dim=-1), torch.stack((-sin, sin), dim=-1)), dim=1)
+        return pairs.flatten(2)  # [max_position, 2, rotary_dim]
+
+    def forward_native(
+        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return query and key rotated, in their own shapes: [tokens, heads * head_size] or with the axes apart."""
+        flat = query.dim() == 2
+        q = query.unflatten(-1, (-1, self.head_size)) if flat else query  # [tokens, heads, head_size]
+        k = key.unflatten(-1, (-1, self.head_size)) if flat else key  # [tokens, kv_heads, head_size]
+        # One pass over both: what costs here is the number of calls.
+        x = torch.cat((q, k), dim=1)  # [tokens, heads + kv_heads, head_size]
+        cos, sin = self.cos_sin_cache.index_select(0, positions).unsqueeze(2).unbind(1)  # [tokens, 1, rotary_dim]
+        turning = x if self.rotary_dim == self.head_size else x[..., : self.rotary_dim]
+        swapped = self._swap_pairs(turning)
+        turning.mul_(cos).addcmul_(swapped, sin)
+        q, k = x.split((q.shape[1], k.shape[1]), dim=1)
+        return (q.flatten(1), k.flatten(1)) if flat else (q, k)
+
+    def _swap_pairs(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a copy of x in which the two numbers of each pair have changed places."""
+        if self.is_neox_style:
+            first, second = x.chunk(2, dim=-1)
+            return torch.cat((second, first), dim=-1)
+        return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+    def extra_repr(self) -> str:
+        return (
+            f"head_size={self.head_size}, base={self.base}, max_position={self.max_position}, {self.choice.method}"
+        )
+
+
+class LinearScalingRotaryEmbedding(RotaryEmbedding):
+    """Positions divided by `scaling["factor"]`."""
+
+    def inverse_frequencies(self) -> torch.Tensor:
+        return super().inverse_frequencies() / float(self.scaling["factor"])
+
+
+class Llama3RotaryEmbedding(RotaryEmbedding):
+    """Long wavelengths stretched by `factor`, short ones kept, those between blended (Llama 3.1)."""
+
+    def inverse_frequencies(self) -> torch.Tensor:
+        frequencies = super().inverse_frequencies()
+        factor = float(self.scaling["factor"])
+        low, high = float(self.scaling["low_freq_factor"]), float(self.scaling["high_freq_factor"])
+        original = float(self.scaling["original_max_position_embeddings"])
+        wavelengths = 2 * math.pi / frequencies
+        # 0 where the original context holds few waves (stretch), 1 where it holds many (keep).
+        share = ((original / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
+        return (1 - share) * frequencies / factor + share * frequencies
+
+
+_NEEDED = {
+    "linear": (LinearScalingRotaryEmbedding, ("factor",)),
+    "llama3": (
+        Llama3RotaryEmbedding,
+        ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    ),
+}
+
+
+def get_rope(
+    head_size: int,
+    *,
+    max_position: int,
+    base: float = 10000.0,
+    rope_scaling: Mapping[str, Any] | None = None,
+    rotary_dim: int | None = None,
+    is_neox_style: bool = True,
+    dtype: torch.dtype | None = None,
+) -> RotaryEmbedding:
+    """Return the rotary embedding that a checkpoint's config describes; equal ones of a build are one object.
+
+    `rope_scaling` is the config's `rope_scaling` or `rope_parameters`; a `rope_theta` or `partial_rotary_factor`
+    in it counts. The table reaches to the build's max_model_len where that is known.
+    """
+    scaling = dict(rope_scaling or {})
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    base = float(scaling.get("rope_theta") or base)
+    if rotary_dim is None and scaling.get("partial_rotary_factor"):
+        rotary_dim = int(head_size * float(scaling["partial_rotary_factor"]))
+    if kind == "default":
+        cls, needed = RotaryEmbedding, ()
+    elif kind in _NEEDED:
+        cls, needed = _NEEDED[kind]
+    else:
+        raise ValueError(f"rope_scaling type {kind!r} is not supported; known are default, {', '.join(_NEEDED)}")
+    if missing := [name for name in needed if name not in scaling]:
+        raise ValueError(f"rope_scaling type {kind!r} lacks {', '.join(missing)}; complete it with --hf-overrides")
+    if kind == "linear":
+        max_position = math.ceil(max_position * float(scaling["factor"]))
+    build = find_build()
+    if build is not None and build.config.model.max_model_len:
+        max_position = build.config.model.max_model_len
+    options = {
+        "max_position": max_position, "rotary_dim": rotary_dim, "base": base, "is_neox_style": is_neox_style,
+        "dtype": dtype,
+    }  # fmt: skip
+    if build is None:
+        return cls(head_size, scaling=scaling, **options)
+    ropes: dict[Any, RotaryEmbedding] = build.state.setdefault("ropes", {})
+    key = (cls, head_size, *options.values(), *sorted((name, str(value)) for name, value in scaling.items()))
+    if key not in ropes:
+        ropes[key] = cls(head_size, scaling=scaling, **options)
+    return ropes[key]

@@ -1,0 +1,70 @@
+"""Asks the platform, once for each distinct question of this process, which attention backend answers it.
+
+It knows neither platforms nor backends.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+from graftlm.contracts.attention import AttentionBackend
+from graftlm.contracts.platform import AttentionQuestion
+from graftlm.plugins.current import record
+from graftlm.plugins.resolve import resolve_class_path
+
+logger = logging.getLogger(__name__)
+
+_answers: dict[tuple[int, str | None, AttentionQuestion], tuple[Any, type[AttentionBackend]]] = {}
+
+
+class InvalidAttentionBackend(ValueError):
+    """The platform has no backend for a question, or named something that is none."""
+
+    def __init__(self, device_name: str, *, problem: str, question: AttentionQuestion) -> None:
+        super().__init__(f"Invalid attention backend for {device_name}: {problem} (asked for {question})")
+
+
+def get_attn_backend(question: AttentionQuestion, selected_backend: str | None = None) -> type[AttentionBackend]:
+    """Return the backend class for `question`; `selected_backend` is the user's choice, if there is one."""
+    from graftlm.platforms import current_platform
+
+    key = (id(current_platform), selected_backend, question)
+    if key not in _answers:
+        # The platform is kept beside the answer: its id must not be given to another one.
+        _answers[key] = (current_platform, _ask(question, selected_backend))
+    return _answers[key][1]
+
+
+def _ask(question: AttentionQuestion, selected_backend: str | None) -> type[AttentionBackend]:
+    from graftlm.platforms import current_platform
+    from graftlm.platforms.hooks import call_hook
+
+    device_name = current_platform.device_name
+    answer = call_hook("get_attn_backend_cls", selected_backend, question)
+    if not answer:
+        wish = f"it does not know {selected_backend!r}" if selected_backend else "it named none"
+        cure = f"{wish}; choose another with --attention-backend, by name or as module:Class"
+        raise InvalidAttentionBackend(device_name, problem=cure, question=question)
+    if not isinstance(answer, str):
+        problem = f"it answered {answer!r}, a {type(answer).__name__}; it must name a class as module:Class"
+        raise InvalidAttentionBackend(device_name, problem=problem, question=question)
+    backend = resolve_class_path(answer, what=f"attention backend of {device_name}")
+    if problem := _refusal(backend, answer, question):
+        raise InvalidAttentionBackend(device_name, problem=problem, question=question)
+    record("attention_asked", question=question, answer=answer)
+    logger.debug("attention asked question=%s answer=%s", question, answer)
+    checked: type[AttentionBackend] = backend
+    return checked
+
+
+def _refusal(backend: Any, answer: str, question: AttentionQuestion) -> str | None:
+    """Return why `backend` cannot serve, or None."""
+    if not (isinstance(backend, type) and issubclass(backend, AttentionBackend)):
+        return f"{answer} is {backend!r}; it must be a subclass of {AttentionBackend.__module__}.AttentionBackend"
+    if inspect.isabstract(backend):
+        missing = ", ".join(sorted(backend.__abstractmethods__))
+        return f"{answer} does not implement {missing}"
+    reason = backend.supports(question)
+    return f"{answer} cannot serve it: {reason}" if reason else None

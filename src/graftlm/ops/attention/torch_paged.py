@@ -1,0 +1,106 @@
+"""Paged attention in plain torch: the reference of every other backend, for any mix of prefill and decode.
+
+It knows nothing of models or schedulers. What depends on the step alone (gather rows, masks) is made once per
+step by `paging.py` and shared by all layers.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from graftlm.contracts.attention import AttentionBackend, AttentionMetadata
+from graftlm.contracts.platform import AttentionQuestion
+from graftlm.ops.attention.paging import DecodeGroup, Paging, PrefillGroup
+
+
+class TorchPagedAttention(AttentionBackend):
+    """Attention over a cache [num_blocks, 2, num_kv_heads, block_size, head_size], zeros at first.
+
+    Keys and values of one block and head lie together, so that one gather brings both, in the shape that batched
+    matrix products want.
+    """
+
+    name: ClassVar[str] = "TORCH_PAGED"
+
+    @classmethod
+    def supports(cls, question: AttentionQuestion) -> str | None:
+        return "it has no sliding window" if question.sliding_window is not None else None
+
+    @classmethod
+    def kv_cache_shape(cls, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int) -> tuple[int, ...]:
+        return (num_blocks, 2, num_kv_heads, block_size, head_size)
+
+    @classmethod
+    def build_metadata(cls, metadata: AttentionMetadata) -> None:
+        metadata.backend = Paging(metadata)
+
+    def __init__(
+        self, *, num_heads: int, num_kv_heads: int, head_size: int, scale: float, prefix: str = ""
+    ) -> None:
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.head_size = head_size
+        self.scale = scale
+        self.prefix = prefix
+
+    def write_cache(
+        self, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata
+    ) -> None:
+        layout = _paging(metadata).layout(kv_cache, key.dtype)
+        rows = kv_cache.view(-1, self.head_size)  # [blocks * 2 * kv_heads * block_size, head_size]
+        rows.index_copy_(0, layout.key_rows, key.reshape(-1, self.head_size).to(rows.dtype))
+        rows.index_copy_(0, layout.value_rows, value.reshape(-1, self.head_size).to(rows.dtype))
+
+    def attend(self, query: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        layout = _paging(metadata).layout(kv_cache, query.dtype)
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)  # [tokens, heads, head_size]
+        for decode in layout.decodes:
+            decode.put(output, self._decode(decode.take(query), layout.gather(decode, kv_cache), decode))
+        for prefill in layout.prefills:
+            prefill.put(output, self._prefill(prefill.take(query), layout.gather(prefill, kv_cache), prefill))
+        return output
+
+    def _decode(self, query: torch.Tensor, kv: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
+        """One query per request: query [requests, heads, head_size], kv [2, requests, kv_heads, keys, head_size]."""
+        _, requests, kv_heads, _, size = kv.shape
+        queries = query.reshape(requests, kv_heads, -1, size)  # [requests, kv_heads, heads per kv_head, head_size]
+        if query.dtype != torch.float32:
+            # Sums of half-precision products need the wider accumulator that this call has.
+            mixed = F.scaled_dot_product_attention(
+                queries, *kv.to(query.dtype), attn_mask=group.mask, scale=self.scale
+            )
+            return mixed.reshape(query.shape)
+        key, value = kv.to(query.dtype).flatten(1, 2)  # [requests * kv_heads, keys, head_size] each
+        queries = queries.flatten(0, 1)  # [requests * kv_heads, heads per kv_head, head_size]
+        scores = torch.baddbmm(group.mask, queries, key.transpose(1, 2), alpha=self.scale)
+        return torch.bmm(scores.softmax(-1), value).view(query.shape)
+
+    def _prefill(self, query: torch.Tensor, kv: torch.Tensor, group: PrefillGroup) -> torch.Tensor:
+        """Equal lengths: query [requests, queries, heads, head_size], kv as in `_decode`."""
+        queries = query.transpose(1, 2)  # [requests, heads, queries, head_size]
+        key, value = kv.to(query.dtype)  # [requests, kv_heads, keys, head_size] each
+        grouped = self.num_heads != self.num_kv_heads
+        parts = [
+            F.scaled_dot_product_attention(
+                queries[:, :, piece.start : piece.stop],
+                key[:, :, : piece.keys],
+                value[:, :, : piece.keys],
+                attn_mask=piece.mask,
+                is_causal=piece.mask is None,
+                scale=self.scale,
+                enable_gqa=grouped,
+            )
+            for piece in group.pieces
+        ]
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+        return joined.transpose(1, 2)  # [requests, queries, heads, head_size]
+
+
+def _paging(metadata: AttentionMetadata) -> Paging:
+    if not isinstance(metadata.backend, Paging):
+        metadata.backend = Paging(metadata)
+    paging: Paging = metadata.backend
+    return paging

@@ -1,0 +1,91 @@
+"""Chooses, once per op object, which method or implementation computes it, and says why.
+
+It knows the order of choice and nothing of any op.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from graftlm.contracts.points import OP_IMPLEMENTATIONS
+from graftlm.ops.entry_points import available, load
+from graftlm.ops.implementation import OpImplementation
+
+if TYPE_CHECKING:
+    from graftlm.contracts.platform import Platform
+    from graftlm.ops.build import BuildContext
+    from graftlm.ops.custom_op import CustomOp
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpChoice:
+    """What computes one op object, and why."""
+
+    method: str
+    reason: str
+    implementation: OpImplementation | None = None
+
+    def bound_to(self, op: CustomOp) -> Callable[..., Any]:
+        if self.implementation is not None:
+            return self.implementation
+        method: Callable[..., Any] = getattr(op, self.method)
+        return method
+
+
+def choose(op: CustomOp, build: BuildContext, *, enabled: bool, shape: tuple[int, ...]) -> OpChoice:
+    """Choose: the switch, the class's own method for the platform, a provider, the reference."""
+    from graftlm.platforms import current_platform
+
+    if not enabled:
+        return OpChoice("forward_native", f"switched off by {build.switches.reason(op.name)}")
+    method = current_platform.op_method
+    if overrides(type(op), method):
+        return OpChoice(method, f"own {method} for {current_platform.device_name}")
+    implementation, reason = _first_provider(op, build, current_platform, shape)
+    if implementation is not None:
+        return OpChoice(reason, f"provider {reason}", implementation)
+    return OpChoice("forward_native", reason)
+
+
+def overrides(cls: type[CustomOp], method: str) -> bool:
+    """Tell whether an op class has its own `method`."""
+    from graftlm.ops.custom_op import CustomOp
+
+    own = getattr(cls, method, None)
+    return own is not None and own is not getattr(CustomOp, method, None)
+
+
+def _first_provider(
+    op: CustomOp, build: BuildContext, platform: Platform, shape: tuple[int, ...]
+) -> tuple[OpImplementation | None, str]:
+    """Return the first implementation that supports the op and its name, or None and why there is none."""
+    refusals: list[str] = []
+    for provider in platform.op_providers:
+        if provider == "native":
+            return None, "provider native"
+        name = f"{op.name}.{provider}"
+        cls = _load(name, build)
+        if cls is None:
+            continue
+        answer = cls.supports(device=build.device, dtype=build.dtype, shape=shape)
+        if answer is True:
+            return cls(op), name
+        refusals.append(f"{name}: {answer or 'not supported'}")
+    if refusals:
+        return None, "no provider fits (" + "; ".join(refusals) + ")"
+    return None, "the reference; no other implementation for this platform"
+
+
+def _load(name: str, build: BuildContext) -> type[OpImplementation] | None:
+    """Load one implementation, once per build; None when no plugin provides it."""
+    loaded: dict[str, type[OpImplementation] | None] = build.state.setdefault("op_implementations", {})
+    if name not in loaded:
+        cls = load(OP_IMPLEMENTATIONS, name) if name in available(OP_IMPLEMENTATIONS) else None
+        if cls is not None and not (isinstance(cls, type) and issubclass(cls, OpImplementation)):
+            raise TypeError(
+                f"the op implementation {name!r} is {cls!r}; it must subclass graftlm.ops.OpImplementation"
+            )
+        loaded[name] = cls
+    return loaded[name]

@@ -1,0 +1,182 @@
+"""PluggableLayer: a layer class that a plugin may replace by a subclass of its own, wherever a model builds it.
+
+It does not know what the layer computes; `CustomOp` adds the choice of an implementation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+import torch
+
+from graftlm.contracts.points import CUSTOM_OPS
+from graftlm.ops.build import find_build
+from graftlm.ops.entry_points import available, load
+from graftlm.plugins.current import record
+from graftlm.plugins.errors import DuplicateRegistration, UnresolvedPath, nearest
+from graftlm.plugins.registry import Registry, key_text
+from graftlm.plugins.resolve import resolve_class_path
+
+logger = logging.getLogger(__name__)
+
+LayerT = TypeVar("LayerT", bound="type[PluggableLayer]")
+
+#: class -> its replacement; `include_subclasses` adds an entry to the second registry as well.
+replacements: Registry[type[PluggableLayer]] = Registry("custom_ops", kind="replacement of")
+subclass_replacements: Registry[type[PluggableLayer]] = Registry(
+    "custom_ops_with_subclasses", kind="replacement of subclasses of"
+)
+
+
+class PluggableLayer(torch.nn.Module):
+    """A layer that `register_oot` or an entry point of `graftlm.custom_ops` may replace.
+
+    The key is the class itself: a subclass is another layer, unless the replacement asks for subclasses too.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> PluggableLayer:
+        chosen = replacement_of(cls)
+        if chosen is not cls:
+            _note_swap(cls, chosen)
+        # The result is an instance of `cls`, so Python goes on with the replacement's __init__.
+        return super().__new__(chosen)
+
+    @classmethod
+    def register_oot(
+        cls,
+        replacement: LayerT | None = None,
+        *,
+        name: str | None = None,
+        include_subclasses: bool = False,
+        replace: bool = False,
+    ) -> Any:
+        """Build `replacement` wherever a model builds this class; usable as a decorator, with or without brackets.
+
+        `name` replaces another class than the one it is called on: by path, or a layer's bare name.
+        """
+
+        def decorate(candidate: LayerT) -> LayerT:
+            target = cls if name is None else _named_class(name)
+            _check_replacement(target, candidate, what="register_oot")
+            replacements.register(target, candidate, replace=replace)
+            if include_subclasses:
+                subclass_replacements.register(target, candidate, replace=replace)
+            return candidate
+
+        return decorate if replacement is None else decorate(replacement)
+
+
+def replacement_of(cls: type[PluggableLayer]) -> type[PluggableLayer]:
+    """Return the class that is built where `cls` is asked for: itself, its replacement, or that one's."""
+    seen = cls
+    while (found := _direct_replacement(seen)) is not None:
+        seen = found
+    return seen
+
+
+def _direct_replacement(cls: type[PluggableLayer]) -> type[PluggableLayer] | None:
+    registered = replacements.get(cls) if cls in replacements else None
+    published = _published_replacement(cls)
+    if registered is not None and published is not None and registered is not published:
+        raise DuplicateRegistration(
+            "replacement of", key_text(cls), holder=replacements.owner(cls), claimant=_owner(published)
+        )
+    found = registered or published
+    if found is not None:
+        return found
+    for parent in cls.__mro__[1:]:
+        if parent in subclass_replacements:
+            replacement = subclass_replacements.get(parent)
+            return None if issubclass(cls, replacement) else _mixed(replacement, cls)
+    return None
+
+
+def _published_replacement(cls: type[PluggableLayer]) -> type[PluggableLayer] | None:
+    names = available(CUSTOM_OPS)
+    for path in _paths(cls) if names else ():
+        if path in names:
+            replacement = load(CUSTOM_OPS, path)
+            _check_replacement(cls, replacement, what=f"the entry point {path} of graftlm.custom_ops")
+            return cast("type[PluggableLayer]", replacement)
+    return None
+
+
+def _paths(cls: type[PluggableLayer]) -> Iterator[str]:
+    """Yield the spellings under which an entry point may name `cls`."""
+    packages = [cls.__module__]
+    package, _, _ = cls.__module__.rpartition(".")
+    if package == "graftlm.layers":
+        packages.append(package)
+    for module in packages:
+        yield f"{module}.{cls.__qualname__}"
+        yield f"{module}:{cls.__qualname__}"
+
+
+_mixed_classes: dict[tuple[type, type], type[PluggableLayer]] = {}
+
+
+def _mixed(replacement: type[PluggableLayer], cls: type[PluggableLayer]) -> type[PluggableLayer]:
+    """Return a class that is both: the replacement's methods before those of the subclass `cls`."""
+    key = (replacement, cls)
+    if key not in _mixed_classes:
+        body = {"__module__": replacement.__module__, "__doc__": replacement.__doc__}
+        _mixed_classes[key] = type(f"{replacement.__name__}Of{cls.__name__}", key, body)
+    return _mixed_classes[key]
+
+
+def _check_replacement(target: type[PluggableLayer], candidate: Any, *, what: str) -> None:
+    name = key_text(target)
+    if target.__module__.startswith("graftlm.ops.") and target.__name__ in ("PluggableLayer", "CustomOp"):
+        raise TypeError(f"{what}: {name} is no layer; call register_oot on the class to replace, or pass name=…")
+    if not isinstance(candidate, type):
+        raise TypeError(f"{what}: the replacement of {name} must be a class, not {candidate!r}")
+    if candidate is target or not issubclass(candidate, target):
+        raise TypeError(f"{what}: {key_text(candidate)} cannot replace {name}; it must be a subclass of it")
+    own, replaced = getattr(candidate, "name", None), getattr(target, "name", None)
+    if own != replaced:
+        raise TypeError(
+            f"{what}: {key_text(candidate)} has the op name {own!r} of its own; a replacement keeps {replaced!r}"
+        )
+
+
+def _named_class(name: str) -> type[PluggableLayer]:
+    if "." in name or ":" in name:
+        found = resolve_class_path(name, what="register_oot name")
+    else:
+        found = _built_in_layer(name)
+    if not (isinstance(found, type) and issubclass(found, PluggableLayer)):
+        raise TypeError(f"register_oot name={name!r} is {found!r}, which is no replaceable layer")
+    return found
+
+
+def _built_in_layer(name: str) -> Any:
+    try:
+        return resolve_class_path(f"graftlm.layers:{name}", what="register_oot name")
+    except UnresolvedPath:
+        known = {c.__name__: c for c in _layers() if c.__module__.startswith("graftlm.")}
+        if name in known:
+            return known[name]
+        problem = f"no layer of the engine is called so; {nearest(name, known)}"
+        raise UnresolvedPath(name, what="register_oot name", problem=problem) from None
+
+
+def _layers(root: type[PluggableLayer] = PluggableLayer) -> Iterator[type[PluggableLayer]]:
+    for cls in root.__subclasses__():
+        yield cls
+        yield from _layers(cls)
+
+
+def _owner(cls: type[PluggableLayer]) -> str:
+    return f"{cls.__module__.partition('.')[0]} (entry point)"
+
+
+def _note_swap(cls: type[PluggableLayer], chosen: type[PluggableLayer]) -> None:
+    logger.debug("Instantiating custom op: %s using %s", cls.__name__, chosen)
+    pair = (key_text(cls), key_text(chosen))
+    build = find_build()
+    if build is None:
+        record("op_swapped", cls=pair[0], replacement=pair[1], count=1)
+    else:
+        build.swaps[pair] += 1

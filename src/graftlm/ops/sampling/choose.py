@@ -1,0 +1,101 @@
+"""Chooses one token for each row: the best one, or one drawn from what temperature and filters leave.
+
+It does not know where the random numbers come from.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from graftlm.ops.custom_op import CustomOp
+from graftlm.ops.sampling.inputs import SamplingInputs
+
+#: Candidates looked at before the whole vocabulary is sorted to find a nucleus; any number gives the same tokens.
+_NUCLEUS_CANDIDATES = 512
+
+
+@CustomOp.register("choose_tokens")
+class ChooseTokens(CustomOp):
+    """Choose a token for each row, greedily or at random.
+
+    A random row draws by inverse transform: its one uniform number picks a place in the cumulative weights, in
+    the vocabulary's order, of the tokens that remain after temperature, then min-p, top-k and top-p. Tokens tied
+    with the last one kept are kept too. So a row's token depends on nothing but its own logits and parameters.
+    """
+
+    def forward_native(self, logits: torch.Tensor, inputs: SamplingInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return token ids [rows] int64, and [rows] bool: whether the row's logits could be used at all.
+
+        A row with NaN or +inf, or with nothing but -inf, has no meaningful token. `logits` [rows, vocab] float32
+        stays as it is.
+        """
+        best, token_ids = logits.max(dim=-1)  # NaN wins a maximum, so `best` tells of any in the row
+        usable = torch.isfinite(best)
+        if inputs.temperature is not None:
+            rows = (inputs.temperature > 0).nonzero().squeeze(1)  # [random rows]
+            of_rows = logits if rows.numel() == logits.shape[0] else logits[rows]
+            token_ids[rows] = _draw(of_rows, best[rows], inputs, rows)
+        return token_ids, usable
+
+
+def _draw(logits: torch.Tensor, best: torch.Tensor, inputs: SamplingInputs, rows: torch.Tensor) -> torch.Tensor:
+    """Draw a token for each random row: logits [random rows, vocab] -> [random rows]."""
+    assert inputs.temperature is not None and inputs.uniforms is not None
+    # 0 for the best token and less for all others, so that no temperature overflows.
+    scaled = (logits - best[:, None]) / inputs.temperature[rows, None]  # [random rows, vocab]
+    floor = _floor(scaled, inputs, rows)
+    weights = scaled.exp()
+    if floor is not None:
+        weights.masked_fill_(scaled < floor[:, None], 0.0)
+    cumulative = weights.cumsum(-1, dtype=torch.float64)  # [random rows, vocab]
+    total = cumulative[:, -1:]
+    # Below the total whatever the rounding, or a token of weight 0 behind the last one could be hit.
+    target = torch.minimum(inputs.uniforms[rows, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+    return drawn.clamp_(max=logits.shape[-1] - 1)  # only a row that is not usable exceeds it
+
+
+def _floor(scaled: torch.Tensor, inputs: SamplingInputs, rows: torch.Tensor) -> torch.Tensor | None:
+    """Return the least scaled logit that each row keeps, [random rows]; None if all rows keep everything."""
+    if inputs.min_p is None and inputs.top_k is None and inputs.top_p is None:
+        return None
+    floor = scaled.new_full(scaled.shape[:1], float("-inf"))
+    if inputs.min_p is not None:
+        floor = torch.log(inputs.min_p[rows])  # relative to the best token, whose scaled logit is 0
+    if inputs.top_k is not None:
+        top_k = inputs.top_k[rows]
+        limited = ((top_k > 0) & (top_k < scaled.shape[-1])).nonzero().squeeze(1)
+        if limited.numel():
+            floor[limited] = torch.maximum(floor[limited], _kth_largest(scaled[limited], top_k[limited]))
+    if inputs.top_p is not None:
+        top_p = inputs.top_p[rows]
+        limited = (top_p < 1).nonzero().squeeze(1)
+        if limited.numel():
+            floor[limited] = _nucleus_floor(scaled[limited], floor[limited], top_p[limited])
+    return floor
+
+
+def _kth_largest(scaled: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    best = scaled.topk(int(k.max()), dim=-1).values  # [rows, largest k]
+    return best.gather(1, (k - 1)[:, None]).squeeze(1)
+
+
+def _nucleus_floor(scaled: torch.Tensor, floor: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Raise `floor` [rows] to the last of the fewest best tokens that hold `top_p` of the weight."""
+    kept = scaled.exp().masked_fill_(scaled < floor[:, None], 0.0)
+    wanted = top_p * kept.sum(-1, dtype=torch.float64)  # [rows]
+    best = scaled.topk(min(_NUCLEUS_CANDIDATES, scaled.shape[-1]), dim=-1).values  # [rows, candidates]
+    nucleus, found = _last_of_nucleus(best, wanted)
+    missed = (~found).nonzero().squeeze(1)
+    if missed.numel() and best.shape[-1] < scaled.shape[-1]:
+        everything = scaled[missed].sort(dim=-1, descending=True).values  # [missed, vocab]
+        nucleus[missed] = _last_of_nucleus(everything, wanted[missed])[0]
+    return torch.maximum(floor, nucleus)
+
+
+def _last_of_nucleus(best: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the value at which the weights of descending `best` add up to `wanted`, and whether they do."""
+    cumulative = best.exp().cumsum(-1, dtype=torch.float64)  # [rows, candidates]
+    place = (cumulative < wanted[:, None]).sum(-1)  # [rows]
+    found = place < best.shape[-1]
+    return best.gather(1, place.clamp(max=best.shape[-1] - 1)[:, None]).squeeze(1), found

@@ -1,0 +1,41 @@
+"""Log-probabilities of given tokens and of the best ones. It does not know which token will be chosen, or why."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from graftlm.ops.custom_op import CustomOp
+
+
+@dataclasses.dataclass(slots=True)
+class LogprobTensors:
+    """Log-probabilities of one token per row, and of the best tokens of the row, best first."""
+
+    logprobs: torch.Tensor
+    """[rows] float32"""
+    ranks: torch.Tensor
+    """[rows] int64; 1 is the best"""
+    top_ids: torch.Tensor
+    """[rows, top] int64"""
+    top_logprobs: torch.Tensor
+    """[rows, top] float32"""
+
+
+@CustomOp.register("ranked_logprobs")
+class RankedLogprobs(CustomOp):
+    """Log-softmax at a few places, without writing it for the whole vocabulary."""
+
+    def forward_native(self, logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobTensors:
+        """Rank token_ids [rows] among logits [rows, vocab] float32; neither is changed."""
+        normalizer = logits.logsumexp(-1)  # [rows]
+        chosen = logits.gather(1, token_ids[:, None])  # [rows, 1]
+        ranks = (logits > chosen).sum(-1) + 1
+        top = logits.topk(min(num_top, logits.shape[-1]), dim=-1)
+        return LogprobTensors(
+            logprobs=chosen.squeeze(1) - normalizer,
+            ranks=ranks,
+            top_ids=top.indices,
+            top_logprobs=top.values - normalizer[:, None],
+        )
