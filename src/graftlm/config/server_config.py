@@ -20,4 +20,5 @@ class ServerConfig(Section):
     shutdown_timeout: float = option(
         0.0, help="Seconds that running requests get after SIGINT or SIGTERM before they are aborted."
     )
+    max_request_bytes: int = option(32 * 2**20, help="Largest request body, in bytes.")
     root_path: str = option("", help="Path prefix added by a reverse proxy.")

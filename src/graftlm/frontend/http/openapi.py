@@ -1,0 +1,97 @@
+"""Documents what routes answer, from the structs they answer with; the document is what /openapi.json says.
+
+It does not know the routes: each asks for its own documentation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from graftlm.frontend.http.errors import ErrorResponse
+from graftlm.frontend.http.schemas import responses as shapes
+
+_REFERENCE = "#/components/schemas/{name}"
+_STRUCTS = (
+    shapes.Completion, shapes.CompletionChunk, shapes.ChatCompletion, shapes.ChatChunk, shapes.ModelCard,
+    shapes.ModelList, shapes.Tokenized, shapes.Detokenized, shapes.Health, shapes.Version, ErrorResponse,
+)  # fmt: skip
+_DESCRIPTIONS = {
+    400: "The request cannot be served; `param` names the field.",
+    401: "The API key is missing or wrong.",
+    404: "There is no such model or route.",
+    405: "The route has no such method.",
+    413: "The body is too large.",
+    415: "The body is not declared as JSON.",
+    500: "The engine or the server failed.",
+    503: "The engine is not ready yet, or the server is shutting down.",
+}
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def answers(
+    struct: type[msgspec.Struct], *, description: str, stream_of: type[msgspec.Struct] | None = None
+) -> Responses:
+    """Document a 200 with the JSON of `struct`, or a stream of `stream_of`."""
+    content: dict[str, Any] = {"application/json": {"schema": _reference(struct)}}
+    if stream_of is not None:
+        content["text/event-stream"] = {
+            "schema": {
+                "type": "string",
+                "description": f"`data: ` lines of {stream_of.__name__} JSON, `[DONE]` last.",
+            }
+        }
+    return {200: {"description": description, "content": content}}
+
+
+def errors(*statuses: int) -> Responses:
+    """Document errors in OpenAI's shape."""
+    content = {"application/json": {"schema": _reference(ErrorResponse)}}
+    return {status: {"description": _DESCRIPTIONS[status], "content": content} for status in statuses}
+
+
+def text(*, description: str) -> Responses:
+    """Document a 200 in plain text."""
+    return {200: {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+
+GENERATING = errors(400, 401, 404, 413, 415, 500, 503)
+READING = errors(401)
+
+
+def install_openapi(app: FastAPI, *, has_keys: bool) -> None:
+    """Make `app.openapi()` tell the truth: our errors instead of FastAPI's 422, and the API key."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _build(app, has_keys=has_keys)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _build(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes,
+        servers=[{"url": app.root_path}] if app.root_path else None,
+    )  # fmt: skip
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation.get("responses", {}).pop("422", None)
+    components = document.setdefault("components", {}).setdefault("schemas", {})
+    for leftover in ("HTTPValidationError", "ValidationError"):
+        components.pop(leftover, None)
+    components |= msgspec.json.schema_components(_STRUCTS, ref_template=_REFERENCE)[1]
+    if has_keys:
+        document["components"]["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"ApiKey": []}]
+        document["paths"].get("/health", {}).get("get", {})["security"] = []
+    return document
+
+
+def _reference(struct: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": _REFERENCE.format(name=struct.__name__)}

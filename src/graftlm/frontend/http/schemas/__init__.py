@@ -1,0 +1,1 @@
+"""What callers may send (pydantic) and what they get back (msgspec); nothing here computes."""
