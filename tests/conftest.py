@@ -9,10 +9,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from collections.abc import Callable, Iterator  # noqa: E402
-from pathlib import Path  # noqa: E402
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-import pytest  # noqa: E402
+import pytest
 
 _NOT_OURS = ("GRAFTLM_CACHE", "GRAFTLM_DEMO_FILE")
 
@@ -50,7 +50,7 @@ def demo_path() -> Path:
 
 @pytest.fixture
 def graftlm_server() -> Iterator[Callable[..., object]]:
-    """Start servers that end with the test: `graftlm_server("MODEL", "--flag", env={...})` returns a running Server."""
+    """Start servers that end with the test: `graftlm_server("MODEL", "--flag", env={…})` returns one, ready."""
     from server import Server
 
     servers: list[Server] = []

@@ -24,7 +24,7 @@ class Server:
         self.env = {**os.environ, **(env or {})}
         self.timeout_s = timeout_s
         self.process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.NamedTemporaryFile(prefix="graftlm-server-", suffix=".log")
+        self._log = tempfile.NamedTemporaryFile(prefix="graftlm-server-", suffix=".log")  # noqa: SIM115 - lives as self
 
     def launch(self) -> Server:
         """Start the process without waiting for it to become ready."""

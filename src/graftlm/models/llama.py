@@ -6,7 +6,7 @@ It does not know how layers are sharded, how attention is computed, or where wei
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -130,7 +130,7 @@ class LlamaForCausalLM(nn.Module):
     """The model with its vocabulary projection."""
 
     #: The layer that holds a checkpoint's tensors stacked, and the part that each fills.
-    stacked = [
+    stacked: ClassVar[list[tuple[str, str, str | int]]] = [
         ("qkv_proj", "q_proj", "q"),
         ("qkv_proj", "k_proj", "k"),
         ("qkv_proj", "v_proj", "v"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from graftlm.layers.loading import missing_weights
 from graftlm.models.checkpoints import iterate_weights
 from graftlm.models.checkpoints.errors import MissingTensors
 from graftlm.models.registry import ModelRegistry
@@ -57,23 +58,12 @@ def build_model(config: EngineConfig, device: torch.device) -> nn.Module:
 def fill_model(model: nn.Module, config: EngineConfig) -> None:
     """Load the checkpoint's tensors, refuse a model that did not get all of its own, and pack once."""
     loaded = model.load_weights(iterate_weights(config))  # type: ignore[operator]
-    if missing := _missing(model, set(loaded)):
+    if missing := missing_weights(model, set(loaded)):
         raise MissingTensors(config.model.path, missing=missing, architecture=config.model.architecture)
     for module in model.modules():
         pack = getattr(module, "process_weights_after_loading", None)
         if pack is not None:
             pack()
-
-
-def _missing(model: nn.Module, loaded: set[str]) -> set[str]:
-    """Name what got no value: parallel layers know their parts, such as the q of qkv; others go by parameter."""
-    missing = set()
-    for prefix, module in model.named_modules():
-        unloaded = getattr(module, "unloaded", None)
-        names = unloaded() if unloaded else [n for n, _ in module.named_parameters(recurse=False)]
-        full = {f"{prefix}.{name}" if prefix else name for name in names}
-        missing |= full if unloaded else full - loaded
-    return missing
 
 
 @contextlib.contextmanager

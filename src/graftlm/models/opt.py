@@ -6,7 +6,7 @@ It does not know how layers are sharded, how attention is computed, or where wei
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
@@ -139,7 +139,11 @@ class OPTForCausalLM(nn.Module):
     """The model with its vocabulary projection, which is the embedding again."""
 
     #: The layer that holds a checkpoint's tensors stacked, and the part that each fills.
-    stacked = [("qkv_proj", "q_proj", "q"), ("qkv_proj", "k_proj", "k"), ("qkv_proj", "v_proj", "v")]
+    stacked: ClassVar[list[tuple[str, str, str | int]]] = [
+        ("qkv_proj", "q_proj", "q"),
+        ("qkv_proj", "k_proj", "k"),
+        ("qkv_proj", "v_proj", "v"),
+    ]
 
     def __init__(self, *, config: EngineConfig, prefix: str = "") -> None:
         super().__init__()

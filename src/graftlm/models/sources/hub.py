@@ -82,13 +82,17 @@ def _endpoint() -> str:
 @contextlib.contextmanager
 def _progress_bars(wanted: bool) -> Iterator[None]:
     """Silence the library's bars inside the block, unless they are wanted."""
-    from huggingface_hub import utils
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
 
-    if wanted or utils.are_progress_bars_disabled():
+    if wanted or are_progress_bars_disabled():
         yield
         return
-    utils.disable_progress_bars()
+    disable_progress_bars()
     try:
         yield
     finally:
-        utils.enable_progress_bars()
+        enable_progress_bars()
