@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-
 import pytest
 from checkpoints import EOS_ID, VOCAB_SIZE, write_tokenizer
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from text_fakes import sentencepiece_metadata
 
 from graftlm.config import EngineConfig
@@ -41,9 +41,7 @@ def stream(tokenizer: Tokenizer, token_ids: list[int], *, at_once: int = 1) -> l
 
 @given(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=60), st.integers(1, 7))
 @settings(deadline=None)
-def test_any_ids_stream_to_the_text_of_the_whole(
-    byte_level: Tokenizer, token_ids: list[int], at_once: int
-) -> None:
+def test_any_ids_stream_to_the_text_of_the_whole(byte_level: Tokenizer, token_ids: list[int], at_once: int) -> None:
     """Random ids, special tokens and broken UTF-8 among them, give exactly what decoding them at once gives."""
     assert "".join(stream(byte_level, token_ids, at_once=at_once)) == byte_level.decode(token_ids)
 
@@ -100,5 +98,3 @@ def test_a_token_of_one_byte_shows_its_byte(byte_level: Tokenizer) -> None:
 
     assert byte_level.token_bytes(first) == b"\xc3"
     assert byte_level.token_text(first) == "\ufffd"
-
-

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given, strategies as st
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graftlm.frontend.stop_strings import StopStrings
 
@@ -21,7 +24,7 @@ def expected(text: str, stops: list[str], *, include: bool) -> tuple[str, str | 
 
 def cut(text: str, places: list[int]) -> list[str]:
     marks = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
-    return [text[a:b] for a, b in zip(marks, marks[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(marks)]
 
 
 @given(LETTERS, STOPS, st.lists(st.integers(0, 100), max_size=8), st.booleans())
