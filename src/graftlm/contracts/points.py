@@ -44,7 +44,8 @@ GENERAL_PLUGINS: ExtensionPoint[Callable[[], None]] = ExtensionPoint(
     roles=ALL_ROLES,
     imported="at bootstrap of each process, once, in the declared order",
     doc="A label for a callable without arguments that may register anything. It runs in every process, or in the "
-    "roles that the manifest declares, as a transaction: when it raises, its registrations are undone. On by default.",
+    "roles that the manifest declares, as a transaction: when it raises, its registrations are undone. On by "
+    "default.",
 )
 
 MODELS: ExtensionPoint[type[Any]] = ExtensionPoint(
@@ -71,8 +72,8 @@ OP_IMPLEMENTATIONS: ExtensionPoint[Any] = ExtensionPoint(
     key=True,
     roles=_WORKER,
     imported="when an op of that name is built on a platform that lists the provider",
-    doc="The key is `op.provider`, such as rms_norm.acme; the target implements the op and states what it supports. "
-    "A platform lists providers in order of preference. On by default.",
+    doc="The key is `op.provider`, such as rms_norm.acme; the target implements the op and states what it "
+    "supports. A platform lists providers in order of preference. On by default.",
 )
 
 WORKERS: ExtensionPoint[type[Worker]] = ExtensionPoint(
@@ -121,7 +122,8 @@ MODEL_SOURCES: ExtensionPoint[type[ModelSource]] = ExtensionPoint(
     key=True,
     roles=_FRONTEND,
     imported="when MODEL has its scheme, or when no path of that name exists",
-    doc="The key is a scheme; the target is a ModelSource class, which brings MODEL to this machine. On by default.",
+    doc="The key is a scheme; the target is a ModelSource class, which brings MODEL to this machine. On by "
+    "default.",
 )
 
 LORA_RESOLVERS: ExtensionPoint[Any] = ExtensionPoint(
@@ -147,7 +149,8 @@ STAT_LOGGER_PLUGINS: ExtensionPoint[type[StatLogger]] = ExtensionPoint(
     key=False,
     roles=_FRONTEND,
     imported="when AsyncLLM is built",
-    doc="A label for a StatLogger subclass; every one is fed. One that raises is isolated and counted. On by default.",
+    doc="A label for a StatLogger subclass; every one is fed. One that raises is isolated and counted. On by "
+    "default.",
 )
 
 ENDPOINT_PLUGINS: ExtensionPoint[Callable[[], EndpointPlugin]] = ExtensionPoint(
@@ -156,8 +159,8 @@ ENDPOINT_PLUGINS: ExtensionPoint[Callable[[], EndpointPlugin]] = ExtensionPoint(
     roles=_FRONTEND,
     opt_in=True,
     imported="when the HTTP app is built",
-    doc="A label for a callable that returns an EndpointPlugin, with routes under /plugins/<name>/. Opt-in, since it "
-    "opens doors.",
+    doc="A label for a callable that returns an EndpointPlugin, with routes under /plugins/<name>/. Opt-in, since "
+    "it opens doors.",
 )
 
 IO_PROCESSOR_PLUGINS: ExtensionPoint[Callable[[], str | None]] = ExtensionPoint(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from graftlm.contracts.points import ALL_POINTS
-from graftlm.plugins import Role, find_host
+from graftlm.plugins import Role
 from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PluginPlan
 from graftlm.plugins.selection import Selection
@@ -36,17 +36,10 @@ def bootstrap_frontend(
 
     Raises PluginError or StartupError, with the cure in the text; nothing is left behind then.
     """
-    before = find_host()
-    host = _choose(
+    return _choose(
         selection or Selection(), platform=platform, allow_fallback=allow_fallback, plugin_config=plugin_config,
-        process=process,
+        process=process, run=True,
     )  # fmt: skip
-    try:
-        host.run_general_plugins()
-    except BaseException:
-        _withdraw(before)
-        raise
-    return host
 
 
 def child_payload(host: PluginHost, *, role: Role | str, process: str) -> bytes:
@@ -67,7 +60,9 @@ def apply_plan_in_child(payload: bytes) -> None:
 
 def choose_by_default() -> PluginHost:
     """Choose plugins and platform for a program that asks for the platform before any bootstrap."""
-    return _choose(Selection(), platform=None, allow_fallback=False, plugin_config=(), process="front end")
+    return _choose(
+        Selection(), platform=None, allow_fallback=False, plugin_config=(), process="front end", run=False
+    )
 
 
 def _choose(
@@ -77,6 +72,7 @@ def _choose(
     allow_fallback: bool,
     plugin_config: Sequence[str],
     process: str,
+    run: bool,
 ) -> PluginHost:
     from graftlm.platforms.detection import decide
     from graftlm.plugins.discovery import discover
@@ -97,20 +93,12 @@ def _choose(
     for decision in decisions:
         if decision.state == "refused":
             logger.warning("plugin_refused plugin=%s: %s", decision.plugin.description, decision.reason)
-    before = find_host()
-    host.install()
+    undo = host.install()
     try:
         decide(host, name=platform, allow_fallback=allow_fallback)
+        if run:
+            host.run_general_plugins()
     except BaseException:
-        _withdraw(before)
+        undo()
         raise
     return host
-
-
-def _withdraw(before: PluginHost | None) -> None:
-    """Undo a start that failed: the process has the host it had before, or none."""
-    from graftlm.plugins.current import hold_host
-    from graftlm.plugins.registry import withdraw_plugins
-
-    withdraw_plugins()
-    hold_host(before)

@@ -113,8 +113,8 @@ class _Search:
         try:
             return load_platform(path, answer.plugin)
         except Exception as error:
-            self._lose(answer.plugin, f"failed at import of {path}: {type(error).__name__}: {error}", error)
             self.host.failed(answer.plugin, phase=f"import of {path}", cause=error)
+            self._lose(answer.plugin, f"failed at import of {path}: {type(error).__name__}: {error}", error)
             self.answers.remove(answer)
             return None
 
@@ -219,6 +219,6 @@ def _as_detection(answer: Any, plugin: Plugin) -> Detection:
         case (None | str() as path, str() as reason):
             return Detection(class_path=path or None, reason=reason)
     raise TypeError(
-        f"detector {plugin.value} returned {answer!r}; it must return None, a class path, (class path or None, reason) "
-        "or a graftlm.platforms.Detection"
+        f"detector {plugin.value} returned {answer!r}; it must return None, a class path, "
+        "(class path or None, reason) or a graftlm.platforms.Detection"
     )

@@ -87,9 +87,8 @@ def _distribution(
     if ours.version != theirs.version:
         return [f"distribution {name}: version {ours.version} was planned, {there} has {theirs.version}"]
     if ours.files != theirs.files:
-        return [
-            f"distribution {name}: its files in {there} are not those that were planned ({ours.files}, {theirs.files})"
-        ]
+        hashes = f"{ours.files} was planned, {there} has {theirs.files}"
+        return [f"distribution {name}: its files differ ({hashes})"]
     return []
 
 

@@ -73,7 +73,7 @@ def _row(host: PluginHost, plugin: Plugin, state: str, reason: str) -> dict[str,
 
 
 def _registrations(host: PluginHost, plugin: Plugin) -> list[str]:
-    events = [e for e in host.ledger.events] + [e for c in host.children.values() for e in c.events]
+    events = list(host.ledger.events) + [e for c in host.children.values() for e in c.events]
     lines = {
         f"{e.facts['registry']}: {e.facts['key']} -> {e.facts['value']}"
         for e in events

@@ -136,38 +136,48 @@ def _shadow(used: _Found, other: _Found) -> Shadow:
 
 
 def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list[Plugin], dict[str, Setting]]:
-    name, version = found.dist.metadata["Name"], found.dist.version
+    """Return the plugins and the declared settings of one distribution."""
+    name = found.dist.metadata["Name"]
     entries = sorted((e for e in found.entries if e.group in by_group), key=lambda e: (e.group, e.name, e.value))
     packages = sorted({e.value.partition(":")[0].partition(".")[0].strip() for e in entries})
     built_in = normalized(name) in BUILT_IN_DISTRIBUTIONS
     manifest, refused = (Manifest(), "") if built_in else read_manifest(packages)
+    refused = refused or _stray_table(manifest, entries, by_group)
     plugins = []
-    used_tables: set[str] = set()
     for entry in entries:
         point = by_group[entry.group]
-        table_name = f"{point.name}={entry.name}"
-        if table_name not in manifest.plugin:
-            table_name = entry.name
-        used_tables.add(table_name)
-        table = manifest.plugin.get(table_name, PluginTable())
-        outside = [r for r in table.roles if r not in point.roles]
-        reason = refused
-        if outside and not refused:
-            reason = f"its manifest asks for role {outside[0].value!r}, which {point.name} does not have"
-        plugins.append(
-            Plugin(
-                point=point.name, name=entry.name, value=entry.value, distribution=name, version=version,
-                key=point.key, opt_in=point.opt_in, built_in=built_in, roles=tuple(sorted(table.roles or point.roles)), before=tuple(table.before),
-                after=tuple(table.after), replaces=tuple(table.replaces), refused=reason,
-            )
-        )  # fmt: skip
-    stray = set(manifest.plugin) - used_tables
-    if stray:
-        slip = sorted(stray)[0]
-        hint = nearest(slip, [e.name for e in entries])
-        reason = f"its manifest has a table [plugin.{slip}], and it has no entry point of that name; {hint}"
-        plugins = [msgspec.structs.replace(p, refused=p.refused or reason.rstrip("; ")) for p in plugins]
+        table = manifest.plugin.get(f"{point.name}={entry.name}") or manifest.plugin.get(entry.name, PluginTable())
+        outside = [role.value for role in table.roles if role not in point.roles]
+        reason = f"its manifest asks for role {outside[0]!r}, which {point.name} does not have" if outside else ""
+        plugin = Plugin(
+            point=point.name,
+            name=entry.name,
+            value=entry.value,
+            distribution=name,
+            version=found.dist.version,
+            key=point.key,
+            opt_in=point.opt_in,
+            built_in=built_in,
+            roles=tuple(sorted(table.roles or point.roles)),
+            before=tuple(table.before),
+            after=tuple(table.after),
+            replaces=tuple(table.replaces),
+            refused=refused or reason,
+        )
+        plugins.append(plugin)
     return plugins, manifest.settings
+
+
+def _stray_table(
+    manifest: Manifest, entries: list[metadata.EntryPoint], by_group: dict[str, ExtensionPoint[Any]]
+) -> str:
+    """Say which [plugin.NAME] table has no entry point of that name, or ""."""
+    names = {e.name for e in entries} | {f"{by_group[e.group].name}={e.name}" for e in entries}
+    stray = sorted(set(manifest.plugin) - names)
+    if not stray:
+        return ""
+    cure = nearest(stray[0], names) or f"its entry points are {', '.join(sorted(e.name for e in entries))}"
+    return f"its manifest has a table [plugin.{stray[0]}], and no entry point has that name; {cure}"
 
 
 def _unknown(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> list[UnknownGroup]:

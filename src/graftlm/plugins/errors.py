@@ -58,7 +58,8 @@ class UnknownPlugin(PluginError):
 class AmbiguousPlugin(PluginError):
     def __init__(self, name: str, *, where: str, candidates: Sequence[str]) -> None:
         super().__init__(
-            f"{where}: {name!r} is provided by {len(candidates)} distributions; write one of {', '.join(candidates)}"
+            f"{where}: {name!r} is provided by {len(candidates)} distributions; "
+            f"write one of {', '.join(candidates)}"
         )
         self.name = name
 

@@ -26,10 +26,10 @@ def distribution_facts(plugins: Iterable[Plugin]) -> tuple[DistributionFacts, ..
 
 
 def _facts(name: str, packages: list[str]) -> DistributionFacts:
-    try:
-        dist = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
+    copies = sorted(metadata.Distribution.discover(name=name), key=_is_egg)
+    if not copies:
         return DistributionFacts(name, "not installed", "")
+    dist = copies[0]
     editable = _is_editable(dist)
     if normalized(name) in BUILT_IN_DISTRIBUTIONS:
         # The engine's own tree: a new installation rewrites RECORD, and a checkout is edited while it runs.
@@ -37,6 +37,11 @@ def _facts(name: str, packages: list[str]) -> DistributionFacts:
         return DistributionFacts(name, dist.version, "" if editable else _text_hash(record))
     paths = _package_files(packages) if editable else _recorded_files(dist)
     return DistributionFacts(name, dist.version, _files_hash(paths or _package_files(packages)))
+
+
+def _is_egg(dist: metadata.Distribution) -> bool:
+    """As in discovery, installed metadata counts before an egg-info folder."""
+    return not str(getattr(dist, "_path", "")).endswith(".dist-info")
 
 
 def _is_editable(dist: metadata.Distribution) -> bool:

@@ -38,10 +38,10 @@ def run_general_plugins(host: PluginHost) -> None:
 
 def _run(host: PluginHost, plugin: Plugin) -> None:
     started = time.perf_counter()
-    function = host.load_plugin(plugin)
     again = plugin.identity in _registered_by
     try:
-        with calling(plugin, "general plugin"), transaction(plugin) as opened:
+        with transaction(plugin) as opened, calling(plugin, "general plugin"):
+            function = host.load_plugin(plugin)
             if again:
                 for step in _registered_by[plugin.identity]:
                     step.redo()
@@ -51,6 +51,8 @@ def _run(host: PluginHost, plugin: Plugin) -> None:
                 )
             else:
                 function()
+    except PluginFailed:
+        raise
     except Exception as error:
         ms = (time.perf_counter() - started) * 1000
         raise host.failed(plugin, phase="general plugin", cause=error, ms=ms) from error

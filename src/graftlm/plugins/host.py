@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from graftlm.plugins import agreement, description, general
 from graftlm.plugins.blame import calling
-from graftlm.plugins.current import hold_host
-from graftlm.plugins.errors import AmbiguousPlugin, NotReplayable, PluginFailed, UnknownPlugin
-from graftlm.plugins.ledger import Ledger
+from graftlm.plugins.current import find_host, hold_host
+from graftlm.plugins.errors import AmbiguousPlugin, PluginFailed, UnknownPlugin
+from graftlm.plugins.ledger import Ledger, Outcome
 from graftlm.plugins.plan import PlatformChoice, PluginPlan
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.points import ExtensionPoint, Role
 from graftlm.plugins.registrar import distribution_of
-from graftlm.plugins.registry import collect_replays, expect_replays, withdraw_plugins
+from graftlm.plugins.registry import collect_replays, expect_replays, reinstate, withdraw_plugins
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.transaction import restore_orphans
 
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Outcome(msgspec.Struct):
-    """What became of one plugin in this process: "active" or "failed"; `ms` is what importing and running took."""
-
-    state: str
-    reason: str = ""
-    ms: float = 0.0
 
 
 class PluginHost:
@@ -84,12 +76,21 @@ class PluginHost:
     def enabled_plugins(self) -> tuple[Plugin, ...]:
         return self._enabled
 
-    def install(self) -> None:
-        """Make this the host of the process; what plugins registered for an earlier one is taken back."""
-        withdraw_plugins()
+    def install(self) -> Callable[[], None]:
+        """Make this the host of the process; what plugins registered for an earlier one is taken back.
+
+        Returns how to undo it all, for a start that fails.
+        """
+        before, withdrawn = find_host(), withdraw_plugins()
         hold_host(self)
         if self._given is not None:
-            expect_replays(list(self._given.replays))
+            expect_replays(self._given.replays)
+
+        def undo() -> None:
+            hold_host(before)
+            reinstate(withdrawn)
+
+        return undo
 
     # Asking and loading.
 
@@ -259,9 +260,10 @@ class PluginHost:
         """Keep a child's report and compare it; PlanDiffers prints each difference."""
         agreement.check(self, self.add_child_ledger(data))
 
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events of this process and of all reported children, in the order of time."""
+        return agreement.merged_events(self)
+
     def describe(self) -> dict[str, Any]:
         """Return what GET /plugins answers."""
         return description.describe(self)
-
-
-__all__ = ["NotReplayable", "Outcome", "PluginHost"]

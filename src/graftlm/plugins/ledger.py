@@ -21,6 +21,14 @@ class LedgerEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     count: int = 1
 
 
+class Outcome(msgspec.Struct):
+    """What became of one plugin: "active", "idle" or "failed"; `ms` is what importing and running it took."""
+
+    state: str
+    reason: str = ""
+    ms: float = 0.0
+
+
 def plain(value: Any) -> Any:
     """Reduce a fact to what any process can read: classes become their paths, the unknown its repr."""
     match value:

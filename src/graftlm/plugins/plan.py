@@ -13,7 +13,7 @@ import msgspec
 
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.points import API_VERSION
-from graftlm.plugins.registry import Replay
+from graftlm.plugins.replay import Replay
 
 
 class PlatformChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,8 @@ def normalized(distribution: str) -> str:
 class Plugin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry point in one of our groups, with what the distribution's manifest adds to it.
 
-    `key` and `opt_in` are its point's; `roles` are the roles it may run in; `named` tells that the user asked for it, so that its failure stops the
-    start; `refused` holds why it cannot be imported by this engine.
+    `key` and `opt_in` are its point's; `roles` are the roles it may run in; `named` tells that the user asked for
+    it, so that its failure stops the start; `refused` holds why it cannot be imported by this engine.
     """
 
     point: str

@@ -11,7 +11,9 @@ from graftlm.plugins.current import find_host
 from graftlm.plugins.plugin import BUILT_IN_PACKAGES
 
 #: Modules whose frames call into plugin code: what lies above them on the stack is not the plugin's.
-_BOUNDARIES = frozenset({"graftlm.plugins.host", "graftlm.plugins.general", "graftlm.platforms.hooks"})
+_BOUNDARIES = frozenset(
+    {"graftlm.plugins.host", "graftlm.plugins.general", "graftlm.platforms.hooks", "graftlm.platforms.detection"}
+)
 
 ENGINE = "graftlm"
 PROGRAM = "program"

@@ -9,16 +9,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
-
-import msgspec
 
 from graftlm.plugins.blame import calling, current_call
 from graftlm.plugins.current import find_host, record
 from graftlm.plugins.errors import DuplicateRegistration, LateRegistration, NotReplayable, UnknownKey
 from graftlm.plugins.plugin import Plugin
-from graftlm.plugins.registrar import PROGRAM, Registrar, find_registrar
+from graftlm.plugins.registrar import Registrar, find_registrar
+from graftlm.plugins.replay import Replay, as_replay, expect, expected
 from graftlm.plugins.resolve import path_of, resolve_class_path
 from graftlm.plugins.transaction import Step, current_transaction, keep_orphan
 
@@ -26,20 +25,6 @@ T = TypeVar("T")
 
 _sequence = itertools.count()
 _registries: weakref.WeakSet[Registry[Any]] = weakref.WeakSet()
-
-
-class Replay(msgspec.Struct, frozen=True):
-    """A registration that other processes repeat: made by a platform hook, or by the program before the start."""
-
-    registry: str
-    key: str
-    key_is_path: bool
-    value: str
-    owner: str
-    plugin: str | None = None
-
-
-_replays: list[Replay] = []
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -52,6 +37,7 @@ class Entry:
     via: str
     plugin: str | None = None
     module: str | None = None
+    previous: Entry | None = None
     sequence: int = dataclasses.field(default_factory=lambda: next(_sequence))
     resolved: Any = None
 
@@ -82,8 +68,8 @@ class Registry(Generic[T]):
         if held is not None and not (replace or _declared(registrar, key)):
             raise DuplicateRegistration(self.kind, key_text(key), holder=held.owner, claimant=registrar.owner)
         entry = Entry(key, value, registrar.owner, *self._way(registrar))
-        if entry.via == "hook" and as_replay(self, entry) is None:
-            raise NotReplayable(self.kind, key_text(key), value=repr(value), owner=registrar.owner)
+        if entry.via == "hook" and self._as_replay(entry) is None:
+            raise self._not_replayable(entry)
         self._put(entry)
 
     def get(self, key: Any) -> T:
@@ -128,6 +114,13 @@ class Registry(Generic[T]):
             raise UnknownKey(self.kind, key_text(key), known=self.names())
         return self._entries[key]
 
+    def _as_replay(self, entry: Entry) -> Replay | None:
+        return as_replay(self.name, entry.key, entry.value, owner=entry.owner, plugin=entry.plugin)
+
+    def _not_replayable(self, entry: Entry) -> NotReplayable:
+        owner = "this program" if entry.via == "program" else entry.owner
+        return NotReplayable(self.kind, key_text(entry.key), value=repr(entry.value), owner=owner)
+
     def _frozen(self) -> bool:
         host = find_host()
         return host is not None and host.frozen
@@ -142,7 +135,7 @@ class Registry(Generic[T]):
         return via, registrar.call.label, registrar.module
 
     def _put(self, entry: Entry) -> None:
-        previous = self._entries.get(entry.key)
+        entry.previous = previous = self._entries.get(entry.key)
         self._entries[entry.key] = entry
         facts = {
             "registry": self.name, "key": key_text(entry.key), "value": value_text(entry.value),
@@ -150,16 +143,16 @@ class Registry(Generic[T]):
         }  # fmt: skip
         if previous is not None:
             facts["replaced"] = previous.owner
-        step = self._step(entry, previous, facts)
+        step = self._step(entry, facts)
         opened = current_transaction()
         if entry.via == "general" and opened is not None:
             opened.steps.append(step)
         else:
             record("registered", plugin=entry.plugin, **facts)
 
-    def _step(self, entry: Entry, previous: Entry | None, facts: dict[str, Any]) -> Step:
+    def _step(self, entry: Entry, facts: dict[str, Any]) -> Step:
         return Step(
-            undo=lambda: self._undo(entry, previous),
+            undo=lambda: self._undo(entry),
             redo=lambda: self._restore(entry),
             module=entry.module,
             facts=facts,
@@ -176,16 +169,16 @@ class Registry(Generic[T]):
         plugin = call.label if call is not None else entry.plugin
         self._put(dataclasses.replace(entry, via=via, plugin=plugin, sequence=next(_sequence)))
 
-    def _undo(self, entry: Entry, previous: Entry | None) -> None:
+    def _undo(self, entry: Entry) -> None:
         if self._entries.get(entry.key) is entry:
-            if previous is None:
+            if entry.previous is None:
                 del self._entries[entry.key]
             else:
-                self._entries[entry.key] = previous
+                self._entries[entry.key] = entry.previous
 
     def _apply_replays(self) -> None:
-        while self._replayed < len(_replays):
-            replay = _replays[self._replayed]
+        while self._replayed < len(expected()):
+            replay = expected()[self._replayed]
             self._replayed += 1
             if replay.registry != self.name:
                 continue
@@ -194,12 +187,20 @@ class Registry(Generic[T]):
             if held is None or not _same(held.value, replay.value):
                 self._put(Entry(key, replay.value, replay.owner, "replay", replay.plugin))
 
-    def _withdraw(self) -> None:
-        for entry in [e for e in self._entries.values() if e.plugin is not None]:
-            del self._entries[entry.key]
+    def _withdraw(self) -> list[Entry]:
+        """Take back every entry of a plugin; what its modules registered while imported is kept as orphans."""
+        withdrawn = [e for e in self._entries.values() if e.plugin is not None]
+        for entry in withdrawn:
+            below = entry.previous
+            while below is not None and below.plugin is not None:
+                below = below.previous
+            if below is None:
+                del self._entries[entry.key]
+            else:
+                self._entries[entry.key] = below
             if entry.module is not None and entry.via != "replay":
-                keep_orphan(self._step(entry, None, {}))
-        self._replayed = 0
+                keep_orphan(self._step(entry, {}))
+        return withdrawn
 
 
 def key_text(key: Any) -> str:
@@ -225,49 +226,35 @@ def _declared(registrar: Registrar, key: Any) -> bool:
     return isinstance(plugin, Plugin) and key_text(key) in plugin.replaces
 
 
-def as_replay(registry: Registry[Any], entry: Entry) -> Replay | None:
-    """Express an entry so that another process can repeat it, or return None."""
-    value, key = path_of(entry.value), path_of(entry.key)
-    if value is None or key is None or ":" not in value.replace(".", ":"):
-        return None
-    return Replay(registry.name, key, not isinstance(entry.key, str), value, entry.owner, entry.plugin)
-
-
 def collect_replays() -> tuple[list[Replay], list[NotReplayable]]:
-    """Return what children must repeat, in order, and what they cannot."""
-    found = [
-        (e.sequence, r, e)
-        for r in _registries
-        for e in r._entries.values()
-        if e.via in ("hook", "program", "replay")
-    ]
+    """Return what children must repeat, in the order in which it was registered, and what they cannot."""
+    found = [(e, r) for r in _registries for e in r._entries.values() if e.via in ("hook", "program")]
     replays: list[Replay] = []
     refused: list[NotReplayable] = []
-    for _, registry, entry in sorted(found, key=lambda item: item[0]):
-        replay = as_replay(registry, entry)
+    for entry, registry in sorted(found, key=lambda item: item[0].sequence):
+        replay = registry._as_replay(entry)
         if replay is not None:
             replays.append(replay)
         else:
-            owner = "this program" if entry.owner == PROGRAM else entry.owner
-            refused.append(NotReplayable(registry.kind, key_text(entry.key), value=repr(entry.value), owner=owner))
+            refused.append(registry._not_replayable(entry))
     return replays, refused
 
 
-def expect_replays(replays: list[Replay]) -> None:
+def expect_replays(replays: Iterable[Replay]) -> None:
     """Have registries, also those not yet imported, repeat `replays` before they are next looked at."""
-    global _replays
-    _replays = [*replays]
+    expect(replays)
     for registry in _registries:
         registry._replayed = 0
 
 
-def withdraw_plugins() -> None:
-    """Take back what plugins registered for an earlier host of this process."""
+def withdraw_plugins() -> list[tuple[Registry[Any], Entry]]:
+    """Take back what plugins registered in this process, and return it for `reinstate`."""
     expect_replays([])
-    for registry in _registries:
-        registry._withdraw()
+    return [(registry, entry) for registry in _registries for entry in registry._withdraw()]
 
 
-def registries() -> Iterator[Registry[Any]]:
-    """All registries of this process."""
-    return iter(list(_registries))
+def reinstate(withdrawn: list[tuple[Registry[Any], Entry]]) -> None:
+    """Put back what `withdraw_plugins` took, in place of what plugins registered since."""
+    withdraw_plugins()
+    for registry, entry in withdrawn:
+        registry._entries[entry.key] = entry
