@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from graftlm.contracts.communicator import DeviceCommunicator
-from graftlm.plugins.current import record
-from graftlm.plugins.resolve import resolve_class_path
+from graftlm.plugins import record, resolve_class_path
 
 if TYPE_CHECKING:
     import torch

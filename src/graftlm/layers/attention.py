@@ -94,9 +94,10 @@ class Attention(PluggableLayer):
             raise NoKVCache(self.prefix)
         if self.rotary_emb is not None:
             query, key = self.rotary_emb(positions, query, key)
-        query = query.unflatten(-1, (self.num_heads, self.head_size))  # [tokens, num_heads, head_size]
-        key = key.unflatten(-1, (self.num_kv_heads, self.head_size))  # [tokens, num_kv_heads, head_size]
-        value = value.unflatten(-1, (self.num_kv_heads, self.head_size))  # [tokens, num_kv_heads, head_size]
+        tokens = query.shape[0]
+        query = query.view(tokens, self.num_heads, self.head_size)  # [tokens, num_heads, head_size]
+        key = key.view(tokens, self.num_kv_heads, self.head_size)  # [tokens, num_kv_heads, head_size]
+        value = value.view(tokens, self.num_kv_heads, self.head_size)  # [tokens, num_kv_heads, head_size]
         self.backend.write_cache(key, value, self.kv_cache, context.attention)
         return self.backend.attend(query, self.kv_cache, context.attention).flatten(1)
 

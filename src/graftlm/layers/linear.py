@@ -6,6 +6,7 @@ They know which rows or columns are this rank's; how a matrix is kept and multip
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
@@ -265,7 +266,7 @@ class RowParallelLinear(LinearBase):
         return narrow(weight, 1, start=self.input_start, length=self.input_size)
 
 
-def even_pieces(sizes: list[int], *, prefix: str, shards: list[Shard] | list[int]) -> list[Piece]:
+def even_pieces(sizes: list[int], *, prefix: str, shards: Sequence[Shard]) -> list[Piece]:
     """Share each of several matrices evenly between the ranks and lay this rank's parts one below the other."""
     pieces: list[Piece] = []
     offset = 0

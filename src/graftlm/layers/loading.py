@@ -60,7 +60,7 @@ def load_weights(
             touched[path] = layer
         elif layer is not None and isinstance(layer._parameters.get(kind), torch.nn.Parameter):
             full = f"{path}.{kind}" if path else kind
-            _fill(full, layer._parameters[kind], weight)  # type: ignore[arg-type]
+            _fill(full, layer._parameters[kind], weight)
             complete.add(full)
         else:
             raise UnexpectedTensor(name, near=difflib.get_close_matches(name, _names(module), n=3))
@@ -70,12 +70,13 @@ def load_weights(
 
 
 def missing_weights(module: torch.nn.Module, loaded: set[str]) -> list[str]:
-    """Return what no tensor has filled, as people read it: parameter names, with the shard where a part is missing."""
+    """Return what no tensor has filled, as parameter names, with the shard where only a part is missing."""
     missing: list[str] = []
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""
-        if hasattr(layer, "unloaded"):
-            missing.extend(prefix + what for what in layer.unloaded())
+        unloaded: Callable[[], list[str]] | None = getattr(layer, "unloaded", None)
+        if unloaded is not None:
+            missing.extend(prefix + what for what in unloaded())
         else:
             names = [prefix + name for name, parameter in layer._parameters.items() if parameter is not None]
             missing.extend(name for name in names if name not in loaded)
@@ -111,7 +112,8 @@ def _fill(name: str, parameter: torch.nn.Parameter, weight: Weight) -> None:
 
 
 def _complete_parameters(path: str, layer: torch.nn.Module) -> set[str]:
-    waiting = {what.partition(" ")[0] for what in layer.unloaded()} if hasattr(layer, "unloaded") else set()
+    unloaded: Callable[[], list[str]] = getattr(layer, "unloaded", list)
+    waiting = {what.partition(" ")[0] for what in unloaded()}
     prefix = f"{path}." if path else ""
     # A layer's weight may be kept in several parameters; the bias is always one of its own.
     return {

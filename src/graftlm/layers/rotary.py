@@ -66,15 +66,16 @@ class RotaryEmbedding(CustomOp):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return query and key rotated, in their own shapes: [tokens, heads * head_size] or with the axes apart."""
         flat = query.dim() == 2
-        q = query.unflatten(-1, (-1, self.head_size)) if flat else query  # [tokens, heads, head_size]
-        k = key.unflatten(-1, (-1, self.head_size)) if flat else key  # [tokens, kv_heads, head_size]
+        tokens, size = query.shape[0], self.head_size
+        q = query.view(tokens, query.shape[1] // size, size) if flat else query  # [tokens, heads, head_size]
+        k = key.view(tokens, key.shape[1] // size, size) if flat else key  # [tokens, kv_heads, head_size]
         # One pass over both: what costs here is the number of calls.
         x = torch.cat((q, k), dim=1)  # [tokens, heads + kv_heads, head_size]
         cos, sin = self.cos_sin_cache.index_select(0, positions).unsqueeze(2).unbind(1)  # [tokens, 1, rotary_dim]
         turning = x if self.rotary_dim == self.head_size else x[..., : self.rotary_dim]
         swapped = self._swap_pairs(turning)
         turning.mul_(cos).addcmul_(swapped, sin)
-        q, k = x.split((q.shape[1], k.shape[1]), dim=1)
+        q, k = x[:, : q.shape[1]], x[:, q.shape[1] :]
         return (q.flatten(1), k.flatten(1)) if flat else (q, k)
 
     def _swap_pairs(self, x: torch.Tensor) -> torch.Tensor:
@@ -82,7 +83,7 @@ class RotaryEmbedding(CustomOp):
         if self.is_neox_style:
             first, second = x.chunk(2, dim=-1)
             return torch.cat((second, first), dim=-1)
-        return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        return x.reshape(*x.shape[:-1], -1, 2).flip(-1).flatten(-2)
 
     def extra_repr(self) -> str:
         return (
@@ -111,7 +112,9 @@ class Llama3RotaryEmbedding(RotaryEmbedding):
         return (1 - share) * frequencies / factor + share * frequencies
 
 
-_NEEDED = {
+#: rope type -> its class and what its scaling must say
+_KINDS: dict[str, tuple[type[RotaryEmbedding], tuple[str, ...]]] = {
+    "default": (RotaryEmbedding, ()),
     "linear": (LinearScalingRotaryEmbedding, ("factor",)),
     "llama3": (
         Llama3RotaryEmbedding,
@@ -140,12 +143,9 @@ def get_rope(
     base = float(scaling.get("rope_theta") or base)
     if rotary_dim is None and scaling.get("partial_rotary_factor"):
         rotary_dim = int(head_size * float(scaling["partial_rotary_factor"]))
-    if kind == "default":
-        cls, needed = RotaryEmbedding, ()
-    elif kind in _NEEDED:
-        cls, needed = _NEEDED[kind]
-    else:
-        raise ValueError(f"rope_scaling type {kind!r} is not supported; known are default, {', '.join(_NEEDED)}")
+    if kind not in _KINDS:
+        raise ValueError(f"rope_scaling type {kind!r} is not supported; known are {', '.join(_KINDS)}")
+    cls, needed = _KINDS[kind]
     if missing := [name for name in needed if name not in scaling]:
         raise ValueError(f"rope_scaling type {kind!r} lacks {', '.join(missing)}; complete it with --hf-overrides")
     if kind == "linear":
@@ -153,14 +153,16 @@ def get_rope(
     build = find_build()
     if build is not None and build.config.model.max_model_len:
         max_position = build.config.model.max_model_len
-    options = {
-        "max_position": max_position, "rotary_dim": rotary_dim, "base": base, "is_neox_style": is_neox_style,
-        "dtype": dtype,
-    }  # fmt: skip
-    if build is None:
-        return cls(head_size, scaling=scaling, **options)
-    ropes: dict[Any, RotaryEmbedding] = build.state.setdefault("ropes", {})
-    key = (cls, head_size, *options.values(), *sorted((name, str(value)) for name, value in scaling.items()))
-    if key not in ropes:
-        ropes[key] = cls(head_size, scaling=scaling, **options)
-    return ropes[key]
+    key = (cls, head_size, max_position, base, rotary_dim, is_neox_style, dtype, sorted(map(str, scaling.items())))
+    ropes: dict[str, RotaryEmbedding] = {} if build is None else build.state.setdefault("ropes", {})
+    if str(key) not in ropes:
+        ropes[str(key)] = cls(
+            head_size,
+            max_position=max_position,
+            rotary_dim=rotary_dim,
+            base=base,
+            is_neox_style=is_neox_style,
+            scaling=scaling,
+            dtype=dtype,
+        )
+    return ropes[str(key)]

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from graftlm.ops.names import OpSwitches, parse_switches
-from graftlm.plugins.current import record
+from graftlm.ops.names import SAMPLING_OPS, OpSwitches, parse_switches
+from graftlm.plugins import record
 
 if TYPE_CHECKING:
     import torch
@@ -89,5 +89,5 @@ def _report(context: BuildContext) -> None:
         record("op_dispatched", op=op, method=method, reason=reason, count=count)
         logger.debug("op dispatched op=%s method=%s reason=%s count=%d", op, method, reason, count)
     built = set(context.enabled_custom_ops) | set(context.disabled_custom_ops)
-    if built and (unused := sorted((context.switches.on | context.switches.off) - built)):
+    if built and (unused := sorted((context.switches.on | context.switches.off) - built - set(SAMPLING_OPS))):
         logger.warning("op switches without effect ops=%s: this model builds none of them", ",".join(unused))

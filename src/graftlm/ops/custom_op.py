@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from graftlm.ops.build import find_build
 from graftlm.ops.dispatch import OpChoice, choose
 from graftlm.ops.pluggable import PluggableLayer
-from graftlm.plugins.registry import Registry
+from graftlm.plugins import Registry
 
 OpT = TypeVar("OpT", bound="type[CustomOp]")
 
@@ -111,3 +111,8 @@ class CustomOp(PluggableLayer):
 
     def forward_oot(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward_native(*args, **kwargs)
+
+
+def op_names() -> list[str]:
+    """Return the switch names of all ops that this process has imported."""
+    return op_registry.names()

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graftlm.contracts.points import OP_IMPLEMENTATIONS
-from graftlm.ops.entry_points import available, load
+from graftlm.ops.entry_points import available, find, load_if_sound
 from graftlm.ops.implementation import OpImplementation
+from graftlm.plugins import calling
 
 if TYPE_CHECKING:
     from graftlm.contracts.platform import Platform
@@ -69,9 +70,11 @@ def _first_provider(
         cls = _load(name, build)
         if cls is None:
             continue
-        answer = cls.supports(device=build.device, dtype=build.dtype, shape=shape)
+        with calling(find(OP_IMPLEMENTATIONS, name), "supports"):
+            answer = cls.supports(device=build.device, dtype=build.dtype, shape=shape)
         if answer is True:
-            return cls(op), name
+            with calling(find(OP_IMPLEMENTATIONS, name), "construction"):
+                return cls(op), name
         refusals.append(f"{name}: {answer or 'not supported'}")
     if refusals:
         return None, "no provider fits (" + "; ".join(refusals) + ")"
@@ -82,7 +85,7 @@ def _load(name: str, build: BuildContext) -> type[OpImplementation] | None:
     """Load one implementation, once per build; None when no plugin provides it."""
     loaded: dict[str, type[OpImplementation] | None] = build.state.setdefault("op_implementations", {})
     if name not in loaded:
-        cls = load(OP_IMPLEMENTATIONS, name) if name in available(OP_IMPLEMENTATIONS) else None
+        cls = load_if_sound(OP_IMPLEMENTATIONS, name) if name in available(OP_IMPLEMENTATIONS) else None
         if cls is not None and not (isinstance(cls, type) and issubclass(cls, OpImplementation)):
             raise TypeError(
                 f"the op implementation {name!r} is {cls!r}; it must subclass graftlm.ops.OpImplementation"

@@ -9,8 +9,12 @@ import dataclasses
 import difflib
 from collections.abc import Iterable
 
+#: The sampler's ops, which are built apart from the model's.
+SAMPLING_OPS: tuple[str, ...] = ("adjust_logits", "choose_tokens", "ranked_logprobs")
+
 #: Equal to the real registry once graftlm.ops and graftlm.layers are imported; a test holds them together.
 BUILT_IN_OPS: tuple[str, ...] = (
+    *SAMPLING_OPS,
     "gelu",
     "gelu_and_mul",
     "gelu_new",

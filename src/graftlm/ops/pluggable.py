@@ -13,11 +13,17 @@ import torch
 
 from graftlm.contracts.points import CUSTOM_OPS
 from graftlm.ops.build import find_build
-from graftlm.ops.entry_points import available, load
-from graftlm.plugins.current import record
-from graftlm.plugins.errors import DuplicateRegistration, UnresolvedPath, nearest
-from graftlm.plugins.registry import Registry, key_text
-from graftlm.plugins.resolve import resolve_class_path
+from graftlm.ops.entry_points import available, find, load_if_sound
+from graftlm.plugins import (
+    DuplicateRegistration,
+    Registry,
+    UnresolvedPath,
+    calling,
+    record_counted,
+    resolve_class_path,
+)
+from graftlm.plugins.errors import nearest
+from graftlm.plugins.registry import key_text
 
 logger = logging.getLogger(__name__)
 
@@ -78,14 +84,17 @@ def replacement_of(cls: type[PluggableLayer]) -> type[PluggableLayer]:
 
 def _direct_replacement(cls: type[PluggableLayer]) -> type[PluggableLayer] | None:
     registered = replacements.get(cls) if cls in replacements else None
-    published = _published_replacement(cls)
-    if registered is not None and published is not None and registered is not published:
-        raise DuplicateRegistration(
-            "replacement of", key_text(cls), holder=replacements.owner(cls), claimant=_owner(published)
-        )
-    found = registered or published
-    if found is not None:
-        return found
+    path = _published_path(cls)
+    if path is not None:
+        published = _published_replacement(cls, path)
+        if registered is not None and published is not None and registered is not published:
+            claimant = find(CUSTOM_OPS, path).label
+            raise DuplicateRegistration(
+                "replacement of", key_text(cls), holder=replacements.owner(cls), claimant=claimant
+            )
+        registered = registered or published
+    if registered is not None:
+        return registered
     for parent in cls.__mro__[1:]:
         if parent in subclass_replacements:
             replacement = subclass_replacements.get(parent)
@@ -93,14 +102,19 @@ def _direct_replacement(cls: type[PluggableLayer]) -> type[PluggableLayer] | Non
     return None
 
 
-def _published_replacement(cls: type[PluggableLayer]) -> type[PluggableLayer] | None:
+def _published_path(cls: type[PluggableLayer]) -> str | None:
+    """Return the entry point of graftlm.custom_ops that names `cls`, if there is one."""
     names = available(CUSTOM_OPS)
-    for path in _paths(cls) if names else ():
-        if path in names:
-            replacement = load(CUSTOM_OPS, path)
-            _check_replacement(cls, replacement, what=f"the entry point {path} of graftlm.custom_ops")
-            return cast("type[PluggableLayer]", replacement)
-    return None
+    return next((path for path in _paths(cls) if path in names), None) if names else None
+
+
+def _published_replacement(cls: type[PluggableLayer], path: str) -> type[PluggableLayer] | None:
+    replacement = load_if_sound(CUSTOM_OPS, path)
+    if replacement is None:
+        return None
+    with calling(find(CUSTOM_OPS, path), "replacement"):
+        _check_replacement(cls, replacement, what=f"the entry point {path} of graftlm.custom_ops")
+    return cast("type[PluggableLayer]", replacement)
 
 
 def _paths(cls: type[PluggableLayer]) -> Iterator[str]:
@@ -168,15 +182,11 @@ def _layers(root: type[PluggableLayer] = PluggableLayer) -> Iterator[type[Plugga
         yield from _layers(cls)
 
 
-def _owner(cls: type[PluggableLayer]) -> str:
-    return f"{cls.__module__.partition('.')[0]} (entry point)"
-
-
 def _note_swap(cls: type[PluggableLayer], chosen: type[PluggableLayer]) -> None:
     logger.debug("Instantiating custom op: %s using %s", cls.__name__, chosen)
     pair = (key_text(cls), key_text(chosen))
     build = find_build()
     if build is None:
-        record("op_swapped", cls=pair[0], replacement=pair[1], count=1)
+        record_counted("op_swapped", cls=pair[0], replacement=pair[1])
     else:
         build.swaps[pair] += 1

@@ -12,8 +12,7 @@ from graftlm.contracts.points import QUANTIZATION_METHODS
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.ops.build import find_build
 from graftlm.ops.entry_points import available, load
-from graftlm.plugins.errors import UnknownKey
-from graftlm.plugins.registry import Registry
+from graftlm.plugins import Registry, UnknownKey
 
 if TYPE_CHECKING:
     import torch

@@ -22,6 +22,9 @@ class LinearOp(CustomOp):
     def __init__(self, *, input_size: int, output_size: int) -> None:
         super().__init__(shape=(output_size, input_size))
 
+    def process_weights_after_loading(self) -> None:
+        """The layer that owns the weight packs it."""
+
     def forward_native(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -38,7 +41,7 @@ class UnquantizedLinearMethod(LinearMethod):
         layer.linear_op = LinearOp(input_size=input_size, output_size=output_size)
 
     def load_weight(self, layer: torch.nn.Module, weight: Any, *, row_offset: int) -> None:
-        target: torch.Tensor = layer.weight.data  # type: ignore[assignment, union-attr]
+        target: torch.Tensor = layer.weight.data  # type: ignore[assignment]
         rows = as_tensor(weight, target.dtype)
         target[row_offset : row_offset + rows.shape[0]].copy_(rows)
 

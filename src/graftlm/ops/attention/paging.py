@@ -70,11 +70,11 @@ class PrefillGroup:
 
     def take(self, query: torch.Tensor) -> torch.Tensor:
         found = query[self.tokens] if isinstance(self.tokens, slice) else query.index_select(0, self.tokens)
-        return found.unflatten(0, (self.shape[0], self.queries))  # [requests, queries, heads, head_size]
+        return found.view(self.shape[0], self.queries, *found.shape[1:])  # [requests, queries, heads, head_size]
 
     def put(self, output: torch.Tensor, part: torch.Tensor) -> None:
         if isinstance(self.tokens, slice):
-            output[self.tokens].unflatten(0, (self.shape[0], self.queries)).copy_(part)
+            output[self.tokens].view(part.shape).copy_(part)
         else:
             output.index_copy_(0, self.tokens, part.flatten(0, 1))
 
@@ -87,7 +87,7 @@ class Paging:
         self._layouts: dict[tuple[int, int, int, torch.dtype], Layout] = {}
 
     def layout(self, kv_cache: torch.Tensor, dtype: torch.dtype) -> Layout:
-        """Return what a layer with this cache that computes in `dtype` needs; made for the first, kept for the rest."""
+        """Return what a layer with this cache that computes in `dtype` needs; made once."""
         _, _, kv_heads, block_size, head_size = kv_cache.shape
         key = (kv_heads, block_size, head_size, dtype)
         found = self._layouts.get(key)
@@ -113,11 +113,12 @@ class Layout:
         self._starts = starts
         self.decodes = list(self._decode_groups())
         self.prefills = list(self._prefill_groups())
-        tiles = max((g.tiles.numel() for g in (*self.decodes, *self.prefills)), default=0)
+        groups: list[DecodeGroup | PrefillGroup] = [*self.decodes, *self.prefills]
+        tiles = max((group.tiles.numel() for group in groups), default=0)
         self._workspace = workspace(tiles * self.block_size * self.head_size, kv_cache)
 
     def gather(self, group: DecodeGroup | PrefillGroup, kv_cache: torch.Tensor) -> torch.Tensor:
-        """Return the group's keys and values [2, requests, kv_heads, keys, head_size], valid until the next gather."""
+        """Return the group's keys and values [2, requests, kv_heads, keys, size], until the next gather."""
         tile = self.block_size * self.head_size
         found = self._workspace[: group.tiles.numel() * tile].view(-1, tile)
         torch.index_select(kv_cache.view(-1, tile), 0, group.tiles, out=found)

@@ -11,8 +11,7 @@ from typing import Any
 
 from graftlm.contracts.attention import AttentionBackend
 from graftlm.contracts.platform import AttentionQuestion
-from graftlm.plugins.current import record
-from graftlm.plugins.resolve import resolve_class_path
+from graftlm.plugins import record, resolve_class_path
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +50,8 @@ def _ask(question: AttentionQuestion, selected_backend: str | None) -> type[Atte
         problem = f"it answered {answer!r}, a {type(answer).__name__}; it must name a class as module:Class"
         raise InvalidAttentionBackend(device_name, problem=problem, question=question)
     backend = resolve_class_path(answer, what=f"attention backend of {device_name}")
-    if problem := _refusal(backend, answer, question):
-        raise InvalidAttentionBackend(device_name, problem=problem, question=question)
+    if refusal := _refusal(backend, answer, question):
+        raise InvalidAttentionBackend(device_name, problem=refusal, question=question)
     record("attention_asked", question=question, answer=answer)
     logger.debug("attention asked question=%s answer=%s", question, answer)
     checked: type[AttentionBackend] = backend

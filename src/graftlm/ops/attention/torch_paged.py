@@ -64,24 +64,23 @@ class TorchPagedAttention(AttentionBackend):
         return output
 
     def _decode(self, query: torch.Tensor, kv: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
-        """One query per request: query [requests, heads, head_size], kv [2, requests, kv_heads, keys, head_size]."""
+        """One query per request: query [requests, heads, size], kv [2, requests, kv_heads, keys, size]."""
         _, requests, kv_heads, _, size = kv.shape
-        queries = query.reshape(requests, kv_heads, -1, size)  # [requests, kv_heads, heads per kv_head, head_size]
+        key, value = kv.to(query.dtype).unbind(0)  # [requests, kv_heads, keys, size] each
+        queries = query.reshape(requests, kv_heads, -1, size)  # [requests, kv_heads, heads per kv_head, size]
         if query.dtype != torch.float32:
             # Sums of half-precision products need the wider accumulator that this call has.
-            mixed = F.scaled_dot_product_attention(
-                queries, *kv.to(query.dtype), attn_mask=group.mask, scale=self.scale
-            )
+            mixed = F.scaled_dot_product_attention(queries, key, value, attn_mask=group.mask, scale=self.scale)
             return mixed.reshape(query.shape)
-        key, value = kv.to(query.dtype).flatten(1, 2)  # [requests * kv_heads, keys, head_size] each
-        queries = queries.flatten(0, 1)  # [requests * kv_heads, heads per kv_head, head_size]
+        key, value = key.flatten(0, 1), value.flatten(0, 1)  # [requests * kv_heads, keys, size]
+        queries = queries.flatten(0, 1)  # [requests * kv_heads, heads per kv_head, size]
         scores = torch.baddbmm(group.mask, queries, key.transpose(1, 2), alpha=self.scale)
         return torch.bmm(scores.softmax(-1), value).view(query.shape)
 
     def _prefill(self, query: torch.Tensor, kv: torch.Tensor, group: PrefillGroup) -> torch.Tensor:
         """Equal lengths: query [requests, queries, heads, head_size], kv as in `_decode`."""
         queries = query.transpose(1, 2)  # [requests, heads, queries, head_size]
-        key, value = kv.to(query.dtype)  # [requests, kv_heads, keys, head_size] each
+        key, value = kv.to(query.dtype).unbind(0)  # [requests, kv_heads, keys, head_size] each
         grouped = self.num_heads != self.num_kv_heads
         parts = [
             F.scaled_dot_product_attention(
