@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graftlm.cli.chat import ChatSettings, Message
-from graftlm.contracts.errors import EngineDead, StartupError
+from graftlm.contracts.errors import StartupError
 from graftlm.contracts.sampling import SamplingParams
 from graftlm.processes.shutdown import ShutdownInterrupt
 
@@ -54,7 +55,7 @@ class EngineChat:
     def __exit__(self, *exception: object) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
-            self._loop.run_until_complete(_shut_down(llm))
+            self._loop.run_until_complete(llm.shutdown())
         self._loop.close()
 
     def stream(self, messages: Sequence[Message]) -> Iterator[str]:
@@ -67,19 +68,18 @@ class EngineChat:
         finally:
             self._loop.run_until_complete(pieces.aclose())
 
-    async def _answer(self, llm: AsyncLLM, messages: Sequence[Message]) -> AsyncIterator[str]:
+    async def _answer(self, llm: AsyncLLM, messages: Sequence[Message]) -> AsyncGenerator[str, None]:
         if llm.tokenizer is None:
             raise StartupError(f"the model {self.model!r} has no tokenizer; name one with --tokenizer")
         s = self._settings
         params = SamplingParams(max_tokens=s.max_tokens, temperature=s.temperature, top_p=s.top_p, seed=s.seed)
         if llm.chat_template is None:  # a base model continues the text that it is given
-            prompt = llm.tokenizer.encode(str(messages[-1]["content"]))
+            prompt = llm.encode(str(messages[-1]["content"]))
         else:
-            prompt = llm.tokenizer.encode(llm.chat_template.render(list(messages)), add_special_tokens=False)
-        async for update in llm.generate(prompt, params, request_id=f"run-{uuid.uuid4().hex}"):
-            if update.finish_reason == "error":
-                raise EngineDead("the engine ended the answer with an error")
-            yield update.text
+            prompt = llm.encode_chat(messages)
+        async with aclosing(llm.generate(prompt, params, request_id=f"run-{uuid.uuid4().hex}")) as updates:
+            async for update in updates:
+                yield update.text
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the loop; a signal cancels it and ends the command."""
@@ -97,14 +97,8 @@ class EngineChat:
             self._shutdown.remove_callback(cancel)
 
 
-async def _next(pieces: AsyncIterator[str]) -> str | None:
+async def _next(pieces: AsyncGenerator[str, None]) -> str | None:
     return await anext(pieces, None)
-
-
-async def _shut_down(llm: AsyncLLM) -> None:
-    outcome = llm.shutdown()
-    if outcome is not None:
-        await outcome
 
 
 class _Status:

@@ -79,9 +79,8 @@ def _platform_and_plugins(
     except (PluginError, ConfigError, GraftlmError) as error:
         problems.append(str(error))
         return {"name": None}, None
-    from graftlm.platforms import get_current_platform
+    from graftlm.platforms import current_platform as platform
 
-    platform = get_current_platform()
     detectors = [event.facts for event in host.ledger.of("detector_called")]
     outside = [
         {key: plugin[key] for key in ("point", "name", "distribution", "version", "state", "reason")}
@@ -89,7 +88,7 @@ def _platform_and_plugins(
         if plugin["distribution"] not in ("graftlm", "graftlm-kernels")
     ]
     return {
-        "name": host.plan.platform.name,
+        "name": host.platform_choice.name if host.platform_choice else None,
         "device": platform.get_device_name(),
         "class": f"{type(platform).__module__}:{type(platform).__qualname__}",
         "detectors": {fact["name"]: f"{fact['answer']} ({fact['reason']})" for fact in detectors},

@@ -13,10 +13,14 @@ from graftlm.config.arguments import UsageError
 from graftlm.config.environment import get
 from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
+from graftlm.platforms.errors import PlatformFailed
 from graftlm.plugins.errors import PluginError, PluginFailed
 
 USAGE = 2
 FAILED = 1
+
+#: A plugin raised: its author needs the traceback, which is that of the cause.
+_PLUGIN_BUGS = (PluginFailed, PlatformFailed)
 
 
 def report(error: Exception, *, command: str) -> int:
@@ -25,7 +29,7 @@ def report(error: Exception, *, command: str) -> int:
         _say(f"{error} (see `graftlm {command} --help`)" if "--help" not in str(error) else str(error))
         return USAGE
     if _wants_traceback(error):
-        shown = error.__cause__ if isinstance(error, PluginFailed) and error.__cause__ is not None else error
+        shown = error.__cause__ if isinstance(error, _PLUGIN_BUGS) and error.__cause__ is not None else error
         text = getattr(error, "traceback", "") or "".join(traceback.format_exception(shown))
         print(text.rstrip(), file=sys.stderr)
     _say(_sentence(error))
@@ -35,7 +39,7 @@ def report(error: Exception, *, command: str) -> int:
 def _wants_traceback(error: Exception) -> bool:
     """What we said on purpose needs none; a bug, ours or a plugin's, does."""
     debugging = get("GRAFTLM_DEBUG") not in (None, "0") or logging.getLogger("graftlm").isEnabledFor(logging.DEBUG)
-    return debugging or isinstance(error, PluginFailed) or not _on_purpose(error)
+    return debugging or isinstance(error, _PLUGIN_BUGS) or not _on_purpose(error)
 
 
 def _on_purpose(error: Exception) -> bool:

@@ -42,9 +42,7 @@ class Started:
 
 def make_parser(command: str, description: str, *, model_help: str | None = None) -> ArgumentParser:
     words = "[MODEL] [OPTION …]" if model_help else "[OPTION …]"
-    parser = ArgumentParser(
-        prog=f"graftlm {command}", description=description, usage=f"graftlm {command} {words}"
-    )
+    parser = ArgumentParser(prog=f"graftlm {command}", description=description, usage=f"graftlm {command} {words}")
     if model_help is not None:
         parser.add_argument("model", nargs="?", metavar="MODEL", help=model_help)
     return parser
@@ -52,10 +50,10 @@ def make_parser(command: str, description: str, *, model_help: str | None = None
 
 def add_engine_flags(parser: ArgumentParser, options: Sequence[Option]) -> None:
     """Add `--config` and a flag for each option, with the choices that need no plugin."""
-    from graftlm.engine.validation import built_in_choices
+    from graftlm.layers.quantization import quantization_names
 
     add_config_file_flag(parser)
-    add_options(parser, options, choices=built_in_choices())
+    add_options(parser, options, choices={"model.quantization": quantization_names()})
 
 
 def show_help_if_asked(parser: argparse.ArgumentParser, argv: Sequence[str]) -> bool:
@@ -114,24 +112,21 @@ def start_engine_command(
     selection = read_selection(argv, options=options)
     start_logging(selection, default_levels=default_levels)
     host = start_plugins(selection)
-    let_platform_extend(parser, host)
+    let_platform_extend(parser)
     arguments, words = read_arguments(parser, argv, options=options)
     return Started(host, arguments, words)
 
 
-def let_platform_extend(parser: ArgumentParser, host: PluginHost) -> None:
-    """Call the platform's hook once, then offer every name that plugins brought as a choice."""
-    from graftlm.engine.validation import quantization_methods
-    from graftlm.platforms import call_hook
+def let_platform_extend(parser: ArgumentParser) -> None:
+    """Call the platform's hook once; it may add choices, and register what they name."""
+    from graftlm.platforms import current_platform
+    from graftlm.platforms.hooks import call_hook
 
     flags = set(parser.flags())
     call_hook("pre_register_and_update", parser)
     added = sorted(set(parser.flags()) - flags)
     if added:
         raise UsageError(
-            f"the platform {host.plan.platform.name} added {', '.join(added)} in pre_register_and_update, and "
+            f"the platform {current_platform.device_name} added {', '.join(added)} in pre_register_and_update, and "
             "nothing would read it; a plugin adds choices there, its own settings come as --plugin-config"
         )
-    for action in parser._actions:
-        if action.dest == "model.quantization" and isinstance(action.choices, list):
-            action.choices += [name for name in quantization_methods(host) if name not in action.choices]

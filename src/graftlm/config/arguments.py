@@ -71,6 +71,13 @@ class ArgumentParser(argparse.ArgumentParser):
         raise UsageError(f"unknown flag {flag}; {cure}")
 
 
+class OpenChoices(list[str]):
+    """Names to show that plugins may add to; every other is accepted here and judged by `engine/configure.py`."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
 class _HelpFormatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34, width=110)
@@ -125,13 +132,15 @@ def add_options(
     *,
     choices: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Add a flag for each option; `choices` gives the names of an option that has no fixed ones (by path)."""
+    """Add a flag for each option; `choices` gives names, by path, of options whose names plugins may add to."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in options:
         group = groups.get(option.section) or groups.setdefault(
             option.section, parser.add_argument_group(option.section, _TITLES[option.section].rstrip("."))
         )
-        names = list((choices or {}).get(option.path, option.choices or ()))
+        names: list[str] | None = list(option.choices) if option.choices else None
+        if option.path in (choices or {}):
+            names = OpenChoices((choices or {})[option.path])
         keywords: dict[str, Any] = {"help": _help(option), "dest": option.path, "option": option}
         if option.kind is bool:
             spellings = [option.flag, *option.aliases]
@@ -141,7 +150,7 @@ def add_options(
         else:
             metavar = None if names else _metavar(option)
             group.add_argument(
-                option.flag, *option.aliases, action=_SetOption, choices=names or None, metavar=metavar, **keywords
+                option.flag, *option.aliases, action=_SetOption, choices=names, metavar=metavar, **keywords
             )
 
 

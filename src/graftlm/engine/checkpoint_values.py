@@ -20,8 +20,9 @@ def merge_overrides(hf_config: Mapping[str, Any], overrides: Mapping[str, Any]) 
     merged = dict(hf_config)
     for key, value in overrides.items():
         inner = merged.get(key)
-        both_objects = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge_overrides(inner, value) if both_objects else value
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            value = merge_overrides(inner, value)
+        merged[key] = value
     return merged
 
 
@@ -78,7 +79,9 @@ def quantization_of(hf_config: Mapping[str, Any]) -> str | None:
 
 def check_divisible(tensor_parallel_size: int, hf_config: Mapping[str, Any]) -> None:
     """Refuse a tensor-parallel size that cuts a head or a row of the vocabulary in two."""
-    heads = int(hf_config["num_attention_heads"])
+    heads = int(hf_config.get("num_attention_heads") or 0)
+    if not heads:  # no attention: the architecture itself knows what it can divide
+        return
     parts = {"attention heads": heads, "key-value heads": int(hf_config.get("num_key_value_heads") or heads)}
     for key, what in (
         ("intermediate_size", "feed-forward columns"),

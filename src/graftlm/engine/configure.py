@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from graftlm.config.errors import ConfigError, ConfigFrozen
 from graftlm.contracts.errors import StartupError
 from graftlm.engine.checkpoint_values import (
     check_divisible,
@@ -25,7 +24,7 @@ from graftlm.models.checkpoints import read_facts
 from graftlm.models.registry import ModelRegistry
 from graftlm.models.sources import resolve_model
 from graftlm.ops.names import BASE_MODES
-from graftlm.platforms import call_hook, get_current_platform
+from graftlm.platforms.hooks import call_hook
 from graftlm.plugins import record
 
 if TYPE_CHECKING:
@@ -42,8 +41,9 @@ def configure(config: EngineConfig, host: PluginHost, *, progress: bool = True) 
 
     The plugins have been bootstrapped in this process; `progress` shows a bar while a model is fetched.
     """
-    platform = get_current_platform()
-    platform_owner = f"platform {host.plan.platform.name}"
+    from graftlm.platforms import current_platform as platform  # resolved by this line, not by an import of ours
+
+    platform_owner = f"platform {host.platform_choice.name if host.platform_choice else platform.device_name}"
     _record_stage("user", config, 0)
     check_numbers(config)
     if not isinstance(config.parallel.worker_cls, str):
@@ -144,6 +144,3 @@ def _record_stage(owner: str, config: EngineConfig, before: int) -> None:
         change.path: change.value for change in config.changes[before:] if change.owner == owner
     }
     record("config_stage", owner=owner, changes=changes)
-
-
-__all__ = ["ConfigError", "ConfigFrozen", "configure"]

@@ -15,6 +15,7 @@ from graftlm.config.errors import ConfigError, InvalidOption
 from graftlm.config.options import engine_options
 from graftlm.contracts import points
 from graftlm.engine.class_paths import check_class_path, looks_like_class_path
+from graftlm.layers.quantization import quantization_names
 from graftlm.ops.names import BUILT_IN_OPS, InvalidOpSwitch, parse_switches
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ BUILT_IN_EXECUTORS = ("uni", "mp")
 BUILT_IN_COMPILERS = ("eager", "inductor")
 #: Kept equal to what the CPU platform can name; a test compares them.
 BUILT_IN_ATTENTION_BACKENDS = ("TORCH_PAGED",)
-BUILT_IN_QUANTIZATION: tuple[str, ...] = ()
 
 _NUMBERS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.max_model_len", lambda n: n >= 1, "use 1 or more tokens"),
@@ -46,11 +46,6 @@ _CHOICES = (
     ("parallel.start_method", ("spawn", "forkserver")),
     ("compilation.backend", BUILT_IN_COMPILERS),
 )
-
-
-def built_in_choices() -> dict[str, list[str]]:
-    """Names for `--help`, by option, of the options whose names plugins may add to."""
-    return {"model.quantization": list(BUILT_IN_QUANTIZATION)}
 
 
 def check_numbers(config: EngineConfig) -> None:
@@ -73,7 +68,7 @@ def check_names(config: EngineConfig, host: PluginHost, platform: Platform) -> N
         check_name_or_class("--attention-backend", backend, names)
     method = config.model.quantization
     if method is not None:
-        check_name("--quantization", method, quantization_methods(host))
+        check_name("--quantization", method, {*quantization_names(), *host.available(points.QUANTIZATION_METHODS)})
         _verify_quantization(platform, method)
     check_op_switches(config.compilation.custom_ops, host)
 
@@ -137,12 +132,6 @@ def check_name_or_class(flag: str, value: Any, known: Iterable[str]) -> None:
         check_class_path(flag, value)
     else:
         check_name(flag, value, names)
-
-
-def quantization_methods(host: PluginHost) -> list[str]:
-    """Methods of entry points and of registrations that have already happened in this process."""
-    registered = _already_imported("graftlm.layers.quantization", "quantization_names")
-    return sorted({*host.available(points.QUANTIZATION_METHODS), *registered})
 
 
 def op_names(host: PluginHost) -> list[str]:
