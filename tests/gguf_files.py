@@ -133,3 +133,51 @@ def _write_metadata(writer: Any, hf: dict[str, Any]) -> None:
     writer.add_add_bos_token(False)
     writer.add_add_space_prefix(False)
     writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def reference_from_gguf(path: Path) -> Any:
+    """Return transformers' LlamaForCausalLM in fp32, filled with what the GGUF library reads; none of our code."""
+    import torch
+    from gguf import GGUFReader, quants
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    reader = GGUFReader(path)
+    value = {key.removeprefix("llama."): field.contents() for key, field in reader.fields.items()}
+    heads = {"attn_q": value["attention.head_count"], "attn_k": value["attention.head_count_kv"]}
+    names = {tensor.name for tensor in reader.tensors}
+    config = LlamaConfig(
+        hidden_size=value["embedding_length"], intermediate_size=value["feed_forward_length"],
+        num_hidden_layers=value["block_count"], num_attention_heads=heads["attn_q"],
+        num_key_value_heads=heads["attn_k"], max_position_embeddings=value["context_length"],
+        rms_norm_eps=value["attention.layer_norm_rms_epsilon"], vocab_size=value["vocab_size"],
+        rope_parameters={"rope_type": "default", "rope_theta": value["rope.freq_base"]},
+        tie_word_embeddings="output.weight" not in names,
+        bos_token_id=None, eos_token_id=value["tokenizer.ggml.eos_token_id"], pad_token_id=None,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    model.to_empty(device="cpu").tie_weights()
+    filled = set()
+    with torch.no_grad():
+        parameters = dict(model.named_parameters())
+        for tensor in reader.tensors:
+            values = quants.dequantize(tensor.data, tensor.tensor_type)
+            kind = tensor.name.split(".")[-2]
+            values = _unpermute(values, heads[kind]) if kind in heads else values
+            parameters[hf_name(tensor.name)].copy_(torch.from_numpy(np.array(values)))
+            filled.add(hf_name(tensor.name))
+    assert filled == parameters.keys()
+    # Buffers are not in the file: a fresh rotary embedding computes its own.
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    return model.eval()
+
+
+def hf_name(name: str) -> str:
+    stem, _, suffix = name.rpartition(".")
+    if stem.startswith("blk."):
+        _, layer, part = stem.split(".")
+        return f"model.layers.{layer}.{_HF_NAMES[part]}.{suffix}"
+    return f"{_HF_NAMES[stem]}.{suffix}"
+
+
+_HF_NAMES = {gguf: hf for hf, gguf in _NAMES.items()}
