@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from graftlm.contracts.errors import EngineClosing, EngineDead, GraftlmError, InvalidParameter
-from graftlm.contracts.request import EngineRequest, FinishReason, RequestUpdate
+from graftlm.contracts.request import EngineRequest, RequestUpdate
 from graftlm.contracts.sampling import SamplingParams
 from graftlm.frontend.choice_stream import ChoiceStream, TextUpdate
 from graftlm.frontend.request_builder import RequestBuilder
@@ -126,8 +126,8 @@ class AsyncLLM:
                 async for update in stream:
                     clock.saw(update)
                     yield update
-        except GraftlmError:
-            clock.failed = True
+        except GraftlmError as error:
+            clock.failed = not isinstance(error, EngineClosing)
             raise
         finally:
             del self._running[request_id]
@@ -171,7 +171,7 @@ class AsyncLLM:
     async def _single(self, request: EngineRequest, choice: ChoiceStream) -> AsyncGenerator[TextUpdate, None]:
         async with _leaving(self.client.generate(request)) as updates:
             async for update in updates:
-                text_update = _feed(choice, update)
+                text_update = choice.feed(update)
                 yield text_update
                 if text_update.finish_reason is not None:
                     return
@@ -214,10 +214,9 @@ async def start_async_llm(config: EngineConfig, host: PluginHost, *, on_status: 
     from graftlm.engine.client import ProcessEngineClient
 
     stats = build_stats_hub(config, host)
-    client = ProcessEngineClient(config, host)
+    client = ProcessEngineClient(config, host, on_status=on_status)
     starting = asyncio.create_task(client.start())
     loading = asyncio.create_task(asyncio.to_thread(load_text_assets, config))
-    watching = asyncio.create_task(_watch_status(client, on_status))
     try:
         done, _ = await asyncio.wait((starting, loading), return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
@@ -230,17 +229,6 @@ async def start_async_llm(config: EngineConfig, host: PluginHost, *, on_status: 
         await client.shutdown()
         await asyncio.to_thread(stats.close)
         raise
-    finally:
-        watching.cancel()
-
-
-async def _watch_status(client: Any, on_status: Callable[[str], None]) -> None:
-    last = None
-    while True:
-        if client.status != last:
-            last = client.status
-            on_status(last)
-        await asyncio.sleep(0.1)
 
 
 @contextlib.asynccontextmanager
@@ -251,9 +239,3 @@ async def _leaving(updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[Async
     finally:
         if isinstance(updates, AsyncGenerator):
             await updates.aclose()
-
-
-def _feed(choice: ChoiceStream, update: RequestUpdate) -> TextUpdate:
-    if update.finish_reason == FinishReason.ERROR:
-        raise GraftlmError(update.error or "the engine could not serve this request")
-    return choice.feed(update)

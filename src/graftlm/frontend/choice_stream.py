@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from graftlm.contracts.errors import GraftlmError
 from graftlm.contracts.request import EngineRequest, FinishReason, RequestUpdate, TokenLogprobs
 from graftlm.frontend.detokenizer import build_detokenizer
 from graftlm.frontend.stop_strings import StopStrings
@@ -52,7 +53,12 @@ class ChoiceStream:
         self._stop = StopStrings(params.stop, include_in_output=self._keep_end) if params.stop else None
 
     def feed(self, update: RequestUpdate) -> TextUpdate:
-        """Take what one step brought; when the result has a `finish_reason`, nothing may follow."""
+        """Take what one step brought; when the result has a `finish_reason`, nothing may follow.
+
+        Raises GraftlmError when the engine could not serve the request.
+        """
+        if update.finish_reason == FinishReason.ERROR:
+            raise GraftlmError(update.error or "the engine could not serve this request")
         token_ids = update.new_token_ids
         ended = update.finish_reason
         text = self._text(token_ids, ended) if self._detokenizer is not None else ""

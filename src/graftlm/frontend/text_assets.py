@@ -42,15 +42,21 @@ class TextAssets:
             raise NoTokenizer
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
+        """Write a conversation as one prompt; encode it without adding special tokens."""
+        if self.chat_template is None:
+            raise NoChatTemplate
+        return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
     ) -> list[int]:
         """Render a conversation and encode it; the template has spelled special tokens out already."""
-        if self.chat_template is None:
-            raise NoChatTemplate
+        prompt = self.render_chat(messages, add_generation_prompt=add_generation_prompt, **variables)
         if self.tokenizer is None:
             raise NoTokenizer("messages")
-        prompt = self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
         return self.tokenizer.encode(prompt, add_special_tokens=False)
 
 
