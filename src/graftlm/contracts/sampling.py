@@ -13,8 +13,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
     """The sampling wishes of one request, in the field's usual names.
 
     `temperature` 0 is greedy. `top_k` 0 or -1 keeps all tokens. `max_tokens` None goes to the end of the
-    context. `seed` None takes the server's. `logprobs` k returns the k best tokens at each place and the chosen
-    one. The random stream depends on seed and position only.
+    context. `seed` None takes one made from the server's and the request's number. `logprobs` k returns the k best
+    tokens at each place and the chosen one. The random stream depends on seed and position only.
     """
 
     n: int = 1

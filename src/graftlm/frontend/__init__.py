@@ -1,0 +1,1 @@
+"""Text in, text out: tokenizer, chat template, streams, `AsyncLLM` and `LLM`; it knows no tensor."""
