@@ -196,6 +196,23 @@ def test_an_aborted_request_ignores_the_step_in_flight() -> None:
     assert engine.outputs["a"] == expected_output(prompt(7, salt=1), 2)
 
 
+def test_an_id_in_use_again_ignores_the_step_in_flight_although_it_has_started() -> None:
+    """Also when the newcomer is already part of a later plan, the earlier plan's tokens are not its own."""
+    engine = Engine(make_config(), num_blocks=16, block_size=4)
+    engine.scheduler.add_request(make_request("a", prompt(5), max_tokens=6))
+    first = engine.scheduler.schedule()
+    engine.scheduler.abort(["a"])
+    engine.scheduler.add_request(make_request("a", prompt(7, salt=1), max_tokens=2))
+    second = engine.scheduler.schedule()
+
+    late = engine.scheduler.update(first, engine.executor.execute_step(first))
+    engine.take(engine.scheduler.update(second, engine.executor.execute_step(second)))
+    engine.run()
+
+    assert late == []
+    assert engine.outputs["a"] == expected_output(prompt(7, salt=1), 2)
+
+
 def test_a_prompt_that_can_never_fit_ends_with_an_error() -> None:
     """More tokens than the KV cache has: an error update that names both numbers, and no hang."""
     engine = Engine(make_config(), num_blocks=4, block_size=4)
