@@ -51,7 +51,7 @@ def test_orders_run_in_order_then_messages_flow(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_child_sees_the_world_of_its_parent(method, monkeypatch, tmp_path):
-    """Environment, working directory, sys.path and signal mask of a child are its parent's at the time of its start."""
+    """A child has the environment, working directory, sys.path and signal mask that its parent has now."""
     monkeypatch.setenv("GRAFTLM_TEST_MARK", "one")
     monkeypatch.chdir(tmp_path)
     child = start_child("world", start_method=method, env={"GRAFTLM_TEST_MARK": "two"})
@@ -189,7 +189,7 @@ def test_signals_are_left_to_the_parent_but_not_in_what_a_plugin_starts():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_children_end_when_the_parent_is_killed(method):
-    """After SIGKILL of the first process its child and grandchild are gone within four seconds, and so is the server."""
+    """After SIGKILL of the first process its child, grandchild and fork server are gone within four seconds."""
     script = (
         f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
         "from graftlm.processes.launch import start_child\n"

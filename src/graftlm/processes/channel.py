@@ -6,6 +6,7 @@ It does not know what the bytes mean.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import threading
@@ -102,6 +103,10 @@ class Channel:
                 return None
             filled += count
         return data
+
+    def has_message(self) -> bool:
+        """Tell whether `recv` would return at once, with a message or with the end."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def close(self) -> None:
         """Close this end; the other end sees it at once."""

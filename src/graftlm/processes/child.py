@@ -10,6 +10,7 @@ import argparse
 import faulthandler
 import importlib
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -28,8 +29,9 @@ from graftlm.processes.shutdown import leave_signals_to_parent
 EXIT_ORPHANED = 75
 EXIT_FAILED = 1
 
-#: What a child may use to end in order once its parent is gone.
+#: What a child may use to end in order once its parent is gone: it may have processes of its own to end, or not.
 GRACE_S = 1.0
+SHORT_GRACE_S = 0.3
 
 
 class Setup(msgspec.Struct, kw_only=True):
@@ -41,6 +43,8 @@ class Setup(msgspec.Struct, kw_only=True):
     environment: dict[str, str] | None = None
     """The whole environment, for a forked child; a fresh interpreter has it already."""
     log: LogSettings
+    shared_directory: str = ""
+    """Removed by the child when its parent is gone; the parent removes it otherwise."""
 
 
 class Order(msgspec.Struct, kw_only=True):
@@ -52,10 +56,11 @@ class Order(msgspec.Struct, kw_only=True):
 
 _orphan_callbacks: list[Callable[[], None]] = []
 _in_main = threading.Event()
+_shared_directory = ""
 
 
 def on_parent_gone(callback: Callable[[], None]) -> None:
-    """Call `callback`, in a thread of its own, when the parent is gone; the process ends GRACE_S later."""
+    """Call `callback`, in a thread of its own, when the parent is gone; the process has GRACE_S left then."""
     _orphan_callbacks.append(callback)
 
 
@@ -97,6 +102,8 @@ def _serve_orders(channel: Channel) -> int:
 
 
 def _apply_setup(setup: Setup) -> None:
+    global _shared_directory
+    _shared_directory = setup.shared_directory
     if setup.environment is not None:
         os.environ.clear()
         os.environ.update(setup.environment)
@@ -124,10 +131,12 @@ def _watch_parent(lifeline: int) -> None:
     """Wait for the parent's end of the lifeline to close: nothing is ever written to it."""
     while os.read(lifeline, 1):
         pass
+    if _shared_directory:
+        shutil.rmtree(_shared_directory, ignore_errors=True)
     if _in_main.is_set():
         for callback in tuple(_orphan_callbacks):
             callback()
-        time.sleep(GRACE_S)
+        time.sleep(GRACE_S if _orphan_callbacks else SHORT_GRACE_S)
     os._exit(EXIT_ORPHANED)
 
 

@@ -6,6 +6,7 @@ ChildFailed
 
 from __future__ import annotations
 
+import logging
 import signal
 import traceback as tracebacks
 
@@ -13,13 +14,13 @@ import msgspec
 
 from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
+from graftlm.plugins.errors import PluginError, PluginFailed
 
 
 class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The cause in one sentence, and the traceback.
+    """The cause in one sentence, and the traceback if anybody needs it: whoever gets one shows it, once.
 
-    `expected` marks an error that speaks to the user on purpose (it names the value and the cure), so that
-    nobody needs its traceback.
+    `expected` marks an error that speaks to the user on purpose: it names the value and the cure.
     """
 
     cause: str
@@ -42,7 +43,7 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
         notes = getattr(error, "__notes__", [])
         return cls(
             cause="\n".join([cause, *notes]),
-            traceback="".join(tracebacks.format_exception(error)),
+            traceback="".join(tracebacks.format_exception(error)) if _wants_traceback(error) else "",
             expected=expected,
         )
 
@@ -60,7 +61,13 @@ class ChildFailed(Exception):
 
 def is_expected(error: BaseException) -> bool:
     """Tell whether an error was raised on purpose to tell the user something."""
-    return isinstance(error, (GraftlmError, ConfigError)) or bool(getattr(error, "expected", False))
+    return isinstance(error, (GraftlmError, ConfigError, PluginError))
+
+
+def _wants_traceback(error: BaseException) -> bool:
+    """A bug does, ours or a plugin's; so does somebody who debugs."""
+    debugging = logging.getLogger("graftlm").isEnabledFor(logging.DEBUG)
+    return debugging or isinstance(error, PluginFailed) or not is_expected(error)
 
 
 def describe_exit(code: int | None) -> str:

@@ -86,6 +86,14 @@ class ChildProcess:
         """Wait until the child says READY, and return what it sent; raises ChildFailed."""
         return wait_all_ready([self], timeout_s=timeout_s, on_status=on_status)[0]
 
+    def send(self, message: bytes) -> None:
+        """Send a message; raises ChildFailed, with what the child had to say, when it is gone."""
+        try:
+            self.channel.send(message)
+        except OSError:
+            while True:  # what it said before is in the pipe, the last word is its failure
+                self.receive()
+
     def receive(self) -> bytes:
         """Wait for the child's next message; raises ChildFailed when it reports a failure or dies."""
         frame = self.channel.recv_frame()
@@ -154,11 +162,16 @@ class _Spawned:
 
 
 def start_child(
-    name: str, *, start_method: StartMethod = "spawn", env: Mapping[str, str] | None = None
+    name: str,
+    *,
+    start_method: StartMethod = "spawn",
+    env: Mapping[str, str] | None = None,
+    shared_directory: str = "",
 ) -> ChildProcess:
     """Start an empty child that waits for orders; `env` is laid over this process's environment.
 
-    Never multiprocessing: its spawn runs the parent's `__main__` again in each child.
+    Never multiprocessing: its spawn runs the parent's `__main__` again in each child. `shared_directory` is removed
+    by the child if this process dies without doing it.
     """
     channel, theirs = Channel.pair()
     lifeline_reader, lifeline = os.pipe()
@@ -184,6 +197,7 @@ def start_child(
         cwd=os.getcwd(),  # noqa: PTH109 - a string for the wire
         environment=environment if start_method == "forkserver" else None,
         log=current_log_settings(),
+        shared_directory=shared_directory,
     )
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # wait_ready tells
         channel.send_frame(FrameKind.SETUP, msgspec.msgpack.encode(setup))

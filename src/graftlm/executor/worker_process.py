@@ -1,0 +1,56 @@
+"""The process of one worker: it comes up, says READY, and does what the executor asks until it is told to leave.
+
+An earlier order of the executor has applied the plan, so plugins are there before the config is decoded.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import msgspec
+
+from graftlm.config import environment
+from graftlm.config.engine_config import EngineConfig
+from graftlm.contracts.worker import Worker
+from graftlm.executor.messages import ExecuteStep, InitializeKVCache, Leave, WorkerStart, decode_command, encode
+from graftlm.executor.worker_start import start_worker
+from graftlm.plugins import current_host
+from graftlm.processes.channel import Channel
+
+logger = logging.getLogger(__name__)
+
+
+def main(payload: bytes, channel: Channel) -> int:
+    """Run the worker; an exception travels to the executor as a failure and ends the process."""
+    start = msgspec.msgpack.decode(payload, type=WorkerStart)
+    worker, report = start_worker(
+        EngineConfig.from_bytes(start.config),
+        rank=start.rank,
+        local_rank=start.local_rank,
+        distributed_init_method=start.distributed_init_method,
+        on_status=channel.status,
+    )
+    environment.freeze()
+    host = current_host()
+    host.freeze()
+    report.ledger = host.ledger_bytes()
+    channel.ready(encode(report))
+    gc.collect()
+    gc.freeze()
+    serve(worker, channel)
+    worker.shutdown()
+    return 0
+
+
+def serve(worker: Worker, channel: Channel) -> None:
+    """Answer every command with one message; returns when told to leave or when the executor is gone."""
+    while (message := channel.recv()) is not None:
+        match decode_command(message):
+            case ExecuteStep(plan):
+                channel.send(encode(worker.execute_step(plan)))
+            case InitializeKVCache(num_blocks):
+                worker.initialize_kv_cache(num_blocks)
+                channel.send(encode(None))
+            case Leave():
+                return

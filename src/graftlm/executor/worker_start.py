@@ -1,0 +1,84 @@
+"""Brings one worker up, in whatever process: hooks, class, device, model, block size; allocates nothing yet.
+
+It does not know how many other workers there are, nor what the report is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from graftlm.contracts.errors import StartupError
+from graftlm.contracts.executor import WorkerReport
+from graftlm.contracts.points import WORKERS
+from graftlm.executor.named_class import load_named_class
+from graftlm.platforms.hooks import call_hook
+from graftlm.plugins import calling, current_host, record
+
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+    from graftlm.contracts.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+_REQUIRED = (
+    "init_device", "load_model", "update_block_size", "get_kv_cache_spec", "determine_available_memory",
+    "initialize_kv_cache", "execute_step", "shutdown",
+)  # fmt: skip
+
+
+def start_worker(
+    config: EngineConfig,
+    *,
+    rank: int,
+    local_rank: int,
+    distributed_init_method: str,
+    on_status: Callable[[str], None],
+) -> tuple[Worker, WorkerReport]:
+    """Return a worker that has its model, and what it found out on the way."""
+    call_hook("register_triton_kernel_overrides")
+    cls = resolve_worker_class(config)
+    with _blaming(cls):
+        worker: Worker = cls(
+            config, rank=rank, local_rank=local_rank, distributed_init_method=distributed_init_method
+        )
+        on_status("preparing the device")
+        worker.init_device()
+        on_status("loading the model")
+        begun = time.monotonic()
+        worker.load_model()
+        logger.info("model loaded rank=%d seconds=%.2f", rank, time.monotonic() - begun)
+        report = WorkerReport(
+            rank=rank,
+            pid=os.getpid(),
+            block_size=worker.update_block_size(),
+            kv_cache_spec=worker.get_kv_cache_spec(),
+            available_memory=worker.determine_available_memory(),
+        )
+    return worker, report
+
+
+def _blaming(cls: type) -> contextlib.AbstractContextManager[None]:
+    """Name the plugin that brought the worker class in any exception; ours needs no naming."""
+    package = cls.__module__.partition(".")[0]
+    plugin = next((p for p in current_host().known_plugins if p.package == package), None)
+    if plugin is None or plugin.built_in:
+        return contextlib.nullcontext()
+    return calling(plugin, f"start of {cls.__name__}")
+
+
+def resolve_worker_class(config: EngineConfig) -> Any:
+    """Return the class that --worker-cls or the platform named; raises StartupError if it cannot be a worker."""
+    named = config.parallel.worker_cls
+    cls = load_named_class(WORKERS, named, what="--worker-cls")
+    missing = [name for name in _REQUIRED if not callable(getattr(cls, name, None))]
+    if not isinstance(cls, type) or missing:
+        lacks = f"it has no {', '.join(missing)}" if missing else "it is not a class"
+        raise StartupError(f"--worker-cls={named!r} cannot be a worker: {lacks}; subclass graftlm.worker.Worker")
+    record("worker_class_resolved", worker_cls=named)
+    logger.info("worker class resolved worker_cls=%s", named)
+    return cls
