@@ -53,7 +53,7 @@ check: $(STAMPS)/check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/check
+	$(BIN)/python -m pytest tests/check -m 'not demo'
 
 fmt: $(STAMPS)/check
 	$(BIN)/ruff check --fix-only --quiet .

@@ -22,6 +22,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `graftlm` command and return its exit code: 0, 1 for an error, 2 for a wrong command line."""
+    if argv is None:  # the real command line: a signal may come before there is anything to end in order
+        _end_quietly_on_signals()
     words = list(sys.argv[1:] if argv is None else argv)
     match words:
         case [] | ["-h" | "--help" | "help"]:
@@ -49,6 +51,14 @@ def help_text() -> str:
             "`graftlm COMMAND --help` explains the flags of a command; `graftlm --version` prints the version.",
         ]
     )
+
+
+def _end_quietly_on_signals() -> None:
+    import os
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 def _run(name: str, argv: list[str]) -> int:
