@@ -1,0 +1,5 @@
+"""Fixtures of the plugin tests."""
+
+from fake_site import site
+
+__all__ = ["site"]

@@ -1,0 +1,116 @@
+"""Discovery: what is found, in which order, and that nothing is imported."""
+
+from __future__ import annotations
+
+import sys
+
+from graftlm.contracts.points import ALL_POINTS
+from graftlm.plugins.discovery import discover
+
+
+def test_plugins_are_found_in_a_fixed_order_without_importing_them(site) -> None:
+    """Metadata is enough, and the order is by point, distribution and name."""
+    site.add("zeta", {"general_plugins": {"b": "zeta:f", "a": "zeta:f"}}, source="raise RuntimeError('imported')")
+    site.add("alpha", {"general_plugins": {"z": "alpha:f"}, "models": {"Arch": "alpha:Model"}})
+
+    found = discover(ALL_POINTS)
+
+    assert [p.identity for p in found.plugins] == [
+        "general_plugins=alpha:z",
+        "general_plugins=zeta:a",
+        "general_plugins=zeta:b",
+        "models=alpha:Arch",
+    ]
+    assert "zeta" not in sys.modules
+
+
+def test_a_second_copy_of_a_distribution_is_reported_and_not_used(site) -> None:
+    """The first copy on sys.path counts; the other one is named with its place."""
+    site.add("acme", {"general_plugins": {"old": "acme:f"}}, version="1.0", folder="late")
+    used = site.add("acme", {"general_plugins": {"new": "acme:f"}}, version="2.0", folder="early")
+
+    found = discover(ALL_POINTS)
+
+    assert [p.name for p in found.plugins] == ["new"]
+    assert [(s.version, s.used_version, s.used_location) for s in found.shadows] == [("1.0", "2.0", str(used))]
+
+
+def test_a_stale_egg_info_does_not_win_over_installed_metadata(site) -> None:
+    """An egg-info folder first on the path is the shadow, not the truth."""
+    site.add("acme", {"general_plugins": {"real": "acme:f"}}, folder="site")
+    site.add("acme", {"general_plugins": {"stale": "acme:f"}}, folder="src", egg=True)
+
+    found = discover(ALL_POINTS)
+
+    assert [p.name for p in found.plugins] == ["real"]
+    assert found.shadows[0].location.endswith("acme.egg-info")
+
+
+def test_the_same_folder_twice_on_the_path_is_no_shadow(site) -> None:
+    """One copy seen twice is one copy."""
+    site.add("acme", {"general_plugins": {"one": "acme:f"}})
+    site.folders.append(site.folders[0])
+    sys.path.insert(0, str(site.folders[0]))
+
+    found = discover(ALL_POINTS)
+
+    assert (len(found.plugins), found.shadows) == (1, ())
+
+
+def test_a_slip_in_a_group_name_is_said_with_the_nearest_point(site, caplog) -> None:
+    """A group with our prefix that no point has is a warning, not silence."""
+    site.add("acme", {"platform_plugin": {"x": "acme:f"}})
+
+    found = discover(ALL_POINTS)
+
+    assert found.unknown_groups[0].group == "graftlm.platform_plugin"
+    assert "graftlm.platform_plugins" in found.unknown_groups[0].hint
+    assert "plugin_group_unknown" in caplog.text
+
+
+def test_the_manifest_is_read_without_importing_the_package(site) -> None:
+    """Roles, order and replacements come from graftlm_plugin.toml."""
+    manifest = """
+        api = ">=1.0,<2"
+        [plugin.ops]
+        roles = ["worker"]
+        after = ["other"]
+        replaces = ["x"]
+        [settings.threads]
+        type = "int"
+        default = 4
+    """
+    site.add("acme", {"general_plugins": {"ops": "acme:f"}}, source="raise RuntimeError", manifest=manifest)
+
+    found = discover(ALL_POINTS)
+
+    plugin = found.plugins[0]
+    assert (plugin.roles, plugin.after, plugin.replaces) == (("worker",), ("other",), ("x",))
+    assert found.settings["acme"]["threads"].default == 4
+    assert "acme" not in sys.modules
+
+
+def test_a_plugin_for_another_api_is_refused_with_range_version_and_cure(site) -> None:
+    """The range is checked before anything is imported."""
+    site.add("acme", {"general_plugins": {"ops": "acme:f"}}, manifest='api = ">=2.0,<3"')
+
+    refused = discover(ALL_POINTS).plugins[0].refused
+
+    assert ">=2.0,<3" in refused
+    assert "1.0" in refused
+    assert "install a version" in refused
+
+
+def test_slips_in_a_manifest_refuse_the_plugin(site) -> None:
+    """A broken file, an unknown field, a table without entry point: each is named."""
+    site.add("bad-toml", {"general_plugins": {"a": "bad_toml:f"}}, manifest="api = ")
+    site.add("bad-field", {"general_plugins": {"a": "bad_field:f"}}, manifest="apis = '1'")
+    site.add("bad-table", {"general_plugins": {"ops": "bad_table:f"}}, manifest="[plugin.opz]\nroles = ['worker']")
+    site.add("bad-role", {"stat_logger_plugins": {"a": "bad_role:f"}}, manifest="[plugin.a]\nroles = ['worker']")
+
+    refused = {p.distribution: p.refused for p in discover(ALL_POINTS).plugins}
+
+    assert "not valid" in refused["bad-toml"]
+    assert "apis" in refused["bad-field"]
+    assert "did you mean 'ops'" in refused["bad-table"]
+    assert "'worker'" in refused["bad-role"]
