@@ -63,6 +63,10 @@ def configure(config: EngineConfig, host: PluginHost, *, progress: bool = True) 
     check_numbers(config)
     check_names(config, host, platform)
     check_divisible(config.parallel.tensor_parallel_size, config.model.hf_config)
+    if config.compilation.backend == "inductor" and config.parallel.worker_cls.startswith("graftlm."):
+        logger.warning(
+            "--compilation-backend=inductor: the built-in workers compile nothing yet; ops run uncompiled"
+        )
     config.freeze()
     return config
 
