@@ -48,9 +48,9 @@ def test_another_value_is_an_error_that_names_both_owners(registry) -> None:
     """Unless replace=True says that it is meant."""
     registry.register("A", Model)
 
-    with pytest.raises(DuplicateRegistration, match=r"architecture 'A' .*test_plugin_registry.*acme.*replace=True"):
-        with calling(ACME, "general plugin"):
-            registry.register("A", Other)
+    pattern = r"architecture 'A' .*test_plugin_registry.*acme.*replace=True"
+    with pytest.raises(DuplicateRegistration, match=pattern), calling(ACME, "general plugin"):
+        registry.register("A", Other)
     with calling(ACME, "general plugin"):
         registry.register("A", Other, replace=True)
     assert (registry.get("A"), registry.owner("A")) == (Other, "acme")
@@ -77,7 +77,7 @@ def test_a_lazy_value_is_imported_when_it_is_asked_for(registry, site) -> None:
 
     assert registry.peek("Net") == "lazy_models:Net"
     assert registry.get("Net").__name__ == "Net"
-    with pytest.raises(UnresolvedPath, match="architecture 'Gone'.*lazy_models has no Gone"):
+    with pytest.raises(UnresolvedPath, match=r"architecture 'Gone'.*lazy_models has no Gone"):
         registry.get("Gone")
 
 
@@ -106,7 +106,7 @@ def test_a_registration_after_ready_is_an_error(registry) -> None:
     host.freeze()
 
     registry.register("A", Model)
-    with pytest.raises(LateRegistration, match="architecture 'B' .*too late"):
+    with pytest.raises(LateRegistration, match=r"architecture 'B' .*too late"):
         registry.register("B", Model)
 
 

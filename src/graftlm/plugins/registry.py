@@ -68,7 +68,8 @@ class Registry(Generic[T]):
         if held is not None and not (replace or _declared(registrar, key)):
             raise DuplicateRegistration(self.kind, key_text(key), holder=held.owner, claimant=registrar.owner)
         entry = Entry(key, value, registrar.owner, *self._way(registrar))
-        if entry.via == "hook" and self._as_replay(entry) is None:
+        # While its own module is imported, a class is not yet in it: collect_replays looks later.
+        if entry.via == "hook" and entry.module is None and self._as_replay(entry) is None:
             raise self._not_replayable(entry)
         self._put(entry)
 

@@ -5,12 +5,24 @@ Knows no registry; a registry looks here before it is looked at, so that replayi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from graftlm.plugins.resolve import path_of
+
+
+def _importable(value: Any, path: str) -> bool:
+    """A class made inside a function may have the name of something importable and yet not be it."""
+    module, _, attribute = path.partition(":")
+    found: Any = sys.modules.get(module)
+    if isinstance(value, str) or found is None:
+        return True
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    return found is value
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -42,5 +54,7 @@ def as_replay(registry: str, key: Any, value: Any, *, owner: str, plugin: str | 
     """Express a registration as text, or return None where another process could not import it."""
     value_path, key_path = path_of(value), path_of(key)
     if value_path is None or key_path is None or not ("." in value_path or ":" in value_path):
+        return None
+    if not (_importable(value, value_path) and _importable(key, key_path)):
         return None
     return Replay(registry, key_path, not isinstance(key, str), value_path, owner, plugin)
