@@ -1,0 +1,3 @@
+"""A plugin module that cannot be imported."""
+
+raise RuntimeError("no such device")
