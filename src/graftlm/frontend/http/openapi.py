@@ -33,6 +33,10 @@ _DESCRIPTIONS = {
 Responses = dict[int | str, dict[str, Any]]
 
 
+def _reference(struct: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": _REFERENCE.format(name=struct.__name__)}
+
+
 def answers(
     struct: type[msgspec.Struct], *, description: str, stream_of: type[msgspec.Struct] | None = None
 ) -> Responses:
@@ -91,7 +95,3 @@ def _build(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
         document["security"] = [{"ApiKey": []}]
         document["paths"].get("/health", {}).get("get", {})["security"] = []
     return document
-
-
-def _reference(struct: type[msgspec.Struct]) -> dict[str, str]:
-    return {"$ref": _REFERENCE.format(name=struct.__name__)}
