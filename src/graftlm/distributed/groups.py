@@ -56,14 +56,14 @@ def init_distributed(
         raise ValueError(
             f"{world_size} ranks need a rendezvous; pass init_method as file:///path or tcp://host:port"
         )
+    path = communicator_cls if isinstance(communicator_cls, str) else communicator_cls()
+    cls = _resolve_communicator(path)
     import torch
     import torch.distributed as dist
 
     if backend == "gloo":
         _keep_gloo_on_loopback(init_method)
     dist.init_process_group(backend, init_method=init_method, world_size=world_size, rank=rank)
-    path = communicator_cls if isinstance(communicator_cls, str) else communicator_cls()
-    cls = _resolve_communicator(path)
     group = dist.group.WORLD
     assert group is not None
     _rank, _size = rank, world_size

@@ -39,7 +39,7 @@ def register_quantization_config(name: str) -> Callable[[ConfigT], ConfigT]:
     return decorate
 
 
-def quantization_methods() -> list[str]:
+def quantization_names() -> list[str]:
     """Return the names of all methods, without importing one."""
     return sorted({*quantization_registry.names(), *available(QUANTIZATION_METHODS)})
 
@@ -53,7 +53,7 @@ def get_quantization_config(name: str) -> type[QuantizationConfig]:
         if not (isinstance(found, type) and issubclass(found, QuantizationConfig)):
             raise TypeError(f"quantization method {name!r} is {found!r}; it must subclass QuantizationConfig")
         return found
-    raise UnknownKey("quantization method", name, known=quantization_methods())
+    raise UnknownKey("quantization method", name, known=quantization_names())
 
 
 def quantization_of(config: EngineConfig) -> QuantizationConfig | None:
