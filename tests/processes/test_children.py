@@ -13,23 +13,17 @@ import pytest
 
 from graftlm.processes.failure import ChildFailed
 from graftlm.processes.launch import start_child, wait_all_ready
+from graftlm.processes.liveness import is_running
 
 METHODS = ["spawn", "forkserver"]
 HERE = Path(__file__).parent
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def wait_gone(pid: int, limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
-    while alive(pid) and time.monotonic() < deadline:
+    while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return not alive(pid)
+    return not is_running(pid)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -46,7 +40,7 @@ def test_orders_run_in_order_then_messages_flow(method):
     child.channel.send(b"x" * 1_000_000)
     assert child.receive() == b"echo " + b"x" * 1_000_000
     assert child.exit_code() is None
-    assert child.stop() == 0
+    child.stop()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -87,7 +81,8 @@ def test_failure_in_an_order_has_cause_and_traceback():
     assert caught.value.cause == "worker 0: ZeroDivisionError: three by nothing\nin plugin acme of acme-graftlm 1.0"
     assert "in break_down" in caught.value.traceback
     assert not caught.value.expected
-    assert child.stop() == 1
+    assert child.exit_code(5) == 1
+    child.stop()
 
 
 def test_error_made_for_the_user_stays_as_it_is():
@@ -138,7 +133,8 @@ def test_exception_after_ready_reaches_the_parent():
 
     with pytest.raises(ChildFailed, match="KeyError: 'no such thing'"):
         child.receive()
-    assert child.stop() == 1
+    assert child.exit_code(5) == 1
+    child.stop()
 
 
 def test_first_failure_of_several_is_not_delayed_by_the_others():
@@ -184,7 +180,7 @@ def test_signals_are_left_to_the_parent_but_not_in_what_a_plugin_starts():
     child.channel.send(b"go on")
 
     assert child.receive() == str(-signal.SIGTERM).encode()
-    assert child.stop() == 0
+    child.stop()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ from graftlm.engine.streams import Answers, Streams
 from graftlm.platforms.bootstrap import child_payload
 from graftlm.processes.channel import FrameKind
 from graftlm.processes.failure import ChildFailed, Failure
+from graftlm.processes.liveness import is_running
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -178,14 +178,15 @@ class ProcessEngineClient:
         if self._became_ready is not None and not self._became_ready.done():
             self._became_ready.set_exception(closing)
         self._end_waiting(closing)
-        if self._core is not None:
-            await self._end_core(self._core, timeout_s)
-        if self._socket is not None:
-            self._socket.close()
-        self._closed.set()
+        try:
+            if self._core is not None:
+                await self._end_core(self._core, timeout_s)
+        finally:
+            if self._socket is not None:
+                self._socket.close()
+            self._closed.set()
 
     async def _end_core(self, core: CoreChild, timeout_s: float) -> None:
-        child = core.child
         if self._ready is not None and self._dead is None and self._socket is not None:
             self._socket.send(encode(Shutdown()))
             with contextlib.suppress(TimeoutError):
@@ -193,8 +194,7 @@ class ProcessEngineClient:
         self._stop_watching(core)
         await asyncio.to_thread(core.stop)
         deadline = asyncio.get_running_loop().time() + _WORKERS_GONE_S
-        workers = {name: pid for name, pid in self.pids.items() if pid != child.pid}
-        while any(_exists(pid) for pid in workers.values()) and asyncio.get_running_loop().time() < deadline:
+        while any(map(is_running, self._pids.values())) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
 
     def _send(self, message: AddRequest | AbortRequests | CallUtility) -> None:
@@ -276,11 +276,3 @@ class ProcessEngineClient:
                 listener(stats)
             except Exception:
                 logger.exception("step listener failed listener=%r", listener)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
