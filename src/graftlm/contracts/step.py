@@ -58,7 +58,8 @@ class StepPlan(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def num_computed_tokens_of(self, request_id: str) -> int:
         """Return where this step's tokens of a request begin."""
-        for request in (*self.new, *self.continued):
+        requests: list[NewRequest | ContinuedRequest] = [*self.new, *self.continued]
+        for request in requests:
             if request.request_id == request_id:
                 return request.num_computed_tokens
         raise KeyError(request_id)
