@@ -43,7 +43,7 @@ def weights_of(path: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("format", ALL_FORMATS)
 def test_each_format_is_decoded_as_the_reference_decodes_it(format: str, checkpoint: Path, tmp_path: Path) -> None:
-    """Every tensor of a file in each format equals the reference's, bit for bit, under its HF name and row order."""
+    """Every tensor of a file in each format equals the reference's, bit for bit, under its HF name."""
     meaning = write_llama_gguf(tmp_path / "m.gguf", checkpoint, format=format)
 
     weights = weights_of(tmp_path / "m.gguf")
@@ -92,7 +92,7 @@ def test_the_header_says_what_the_reference_reads(gguf_file: Path) -> None:
 
 
 def test_facts_speak_hugging_face(gguf_file: Path) -> None:
-    """The facts name architecture, sizes and rotary base as config.json would, and the file as its own tokenizer."""
+    """The facts name architecture, sizes and rotary base as config.json would; the file is its tokenizer."""
     facts = GGUFLoader().read_facts(gguf_file)
 
     assert facts.hf_config["architectures"] == ["LlamaForCausalLM"]
@@ -192,8 +192,9 @@ def test_another_architecture_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head_size", "base", "low", "high"), [(128, 500_000.0, 1.0, 4.0), (64, 500_000.0, 1.0, 4.0), (16, 10_000.0, 1.0, 4.0), (8, 1e6, 2.0, 3.0)]
-)  # fmt: skip
+    ("head_size", "base", "low", "high"),
+    [(128, 5e5, 1.0, 4.0), (64, 5e5, 1.0, 4.0), (16, 1e4, 1.0, 4.0), (8, 1e6, 2.0, 3.0)],
+)
 def test_llama3_scaling_is_recovered_from_its_factors(head_size: int, base: float, low: float, high: float) -> None:
     """Parameters found from the stored factors make the same factors again."""
     factors = llama3_factors(head_size, base, factor=8.0, low=low, high=high)

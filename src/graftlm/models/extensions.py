@@ -16,8 +16,18 @@ from graftlm.plugins.resolve import resolve_class_path
 def provided_names(point: ExtensionPoint[Any], built_in: Mapping[str, str]) -> list[str]:
     """Name all implementations: the engine's own in their order, then those of plugins."""
     host = find_host()
-    provided = sorted(host.available(point)) if host is not None else []
-    return [*built_in, *(name for name in provided if name not in built_in)]
+    provided = host.available(point) if host is not None else []
+    off = disabled_built_ins(point)
+    return [*(n for n in built_in if n not in off), *(n for n in provided if n not in built_in)]
+
+
+def disabled_built_ins(point: ExtensionPoint[Any]) -> set[str]:
+    """Name the engine's own implementations that the user has left out by name."""
+    host = find_host()
+    if host is None:
+        return set()
+    own = {plugin.name for plugin in host.known_plugins if plugin.point == point.name and plugin.built_in}
+    return own - set(host.available(point))
 
 
 def load_extension(point: ExtensionPoint[Any], name: str, built_in: Mapping[str, str]) -> Any:

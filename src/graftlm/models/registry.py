@@ -12,6 +12,7 @@ from graftlm.contracts.model import ModelSpec
 from graftlm.contracts.points import GENERAL_PLUGINS, MODELS
 from graftlm.models.builtin import BUILT_IN_MODELS
 from graftlm.models.checkpoints.errors import nearest
+from graftlm.models.extensions import disabled_built_ins
 from graftlm.models.inspect import spec_of
 from graftlm.models.inspection import inspect_lazy
 from graftlm.plugins.current import find_host
@@ -58,7 +59,8 @@ class _ModelRegistry:
     def names(self) -> list[str]:
         """Name all architectures, sorted."""
         host = find_host()
-        return sorted({*self._registry.names(), *(host.available(MODELS) if host else ())})
+        provided = host.available(MODELS) if host else ()
+        return sorted({*self._registry.names(), *provided} - disabled_built_ins(MODELS))
 
     def resolve(self, architectures: list[str]) -> tuple[str, ModelSpec]:
         """Return the first known architecture and its facts, without importing a lazy class into this process."""
@@ -104,21 +106,18 @@ class _ModelRegistry:
         Both at once are an error, except for one plugin that says the same twice, or that declares to replace.
         """
         host = find_host()
-        found = [p for p in host.plugins(MODELS) if p.name == architecture and not p.built_in] if host else []
+        found = [plugin for plugin in host.plugins(MODELS) if plugin.name == architecture] if host else []
         if not found:
             return None
         plugin = found[0]
-        if architecture in self._registry and architecture not in plugin.replaces:
-            owner = self._registry.owner(architecture)
-            if owner != plugin.distribution:
-                raise DuplicateRegistration(
-                    "model architecture",
-                    architecture,
-                    holder=owner,
-                    claimant=f"the entry point of {plugin.description}",
-                )
+        replaces = architecture in {name.rpartition(":")[2] for name in plugin.replaces}
+        if replaces or architecture not in self._registry or self._registry.peek(architecture) == plugin.value:
+            return plugin
+        owner = self._registry.owner(architecture)
+        if owner == plugin.distribution or plugin.built_in:
             return None
-        return plugin
+        claimant = f"the entry point of {plugin.description}"
+        raise DuplicateRegistration("model architecture", architecture, holder=owner, claimant=claimant)
 
 
 def _hints(architectures: list[str]) -> list[str]:

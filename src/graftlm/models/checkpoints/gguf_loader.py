@@ -6,6 +6,7 @@ It does not know how the header lies in the file, nor how blocks are decoded.
 from __future__ import annotations
 
 import math
+import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,8 @@ class GGUFLoader(ModelLoader):
             if kind in heads:
                 weight = unpermute_rows(weight, heads[kind])
             yield hf_name(tensor.name, path=file.path), weight
+        # What was read is clean and stays in the page cache: it need not count as this process's memory.
+        file.map.madvise(mmap.MADV_DONTNEED)
 
 
 def hf_name(name: str, *, path: Path) -> str:

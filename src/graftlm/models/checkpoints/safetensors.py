@@ -6,6 +6,7 @@ It does not know architectures; tensors are yielded over the memory map under th
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from graftlm.contracts.weights import Weight
 
 _INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"-of-(\d+)\.safetensors$")
 
 
 class SafetensorsLoader(ModelLoader):
@@ -74,18 +76,14 @@ def weight_files(path: Path) -> list[Path]:
             problem=f"it has no .safetensors file (it has {', '.join(others[:6])})",
             cure="save the weights as safetensors",
         )
-    if len(files) > 1 and any("-of-" in file.name for file in files):
-        _check_shard_names(path, files)
-    return files
-
-
-def _check_shard_names(path: Path, files: list[Path]) -> None:
-    """Without an index, names such as model-00001-of-00003.safetensors tell how many there must be."""
-    total = int(files[0].stem.rsplit("-of-", 1)[-1])
-    if len(files) != total:
+    match = _SHARD.search(files[0].name)
+    if match and len(files) != int(match[1]):  # without an index, the names tell how many there must be
         raise BrokenCheckpoint(
-            path, problem=f"it has {len(files)} of {total} weight files", cure="fetch the missing files"
+            path,
+            problem=f"it has no index, and {len(files)} of {int(match[1])} weight files",
+            cure="fetch the missing files",
         )
+    return files
 
 
 def _check_whole(file: Path) -> None:

@@ -51,9 +51,11 @@ class HubSource(ModelSource):
         except errors.RepositoryNotFoundError as error:
             raise ModelNotFound(
                 model,
-                problem=f"{_endpoint()} has no such model, or it is private",
+                problem=f"it is no path here, and {_endpoint()} has no such model, or it is private",
                 cure="check the name, set HF_TOKEN for a private one, or give a directory or a .gguf file",
             ) from error
+        except ModelNotFound:
+            raise
         except Exception as error:  # the hub's client lets errors of its HTTP library through
             raise FetchFailed(
                 model,
@@ -72,6 +74,14 @@ def _download(model: str, *, revision: str | None) -> Path:
     folder = huggingface_hub.snapshot_download(
         model, revision=revision, endpoint=endpoint, allow_patterns=_NEEDED, ignore_patterns=_NOT_NEEDED
     )
+    if not (Path(folder) / "config.json").is_file():
+        files = huggingface_hub.HfApi(endpoint=endpoint).list_repo_files(model, revision=revision)
+        ggufs = [file for file in files if file.endswith(".gguf")]
+        raise ModelNotFound(
+            model,
+            problem=f"its repository has no config.json (it has {', '.join((ggufs or files)[:6]) or 'no files'})",
+            cure=f"choose a file, such as {model}/{ggufs[0]}" if ggufs else "serve a model of transformers' form",
+        )
     return Path(folder)
 
 

@@ -20,8 +20,9 @@ class LocalSource(ModelSource):
     scheme = "local"
 
     def claims(self, model: str) -> bool:
-        looks_like_path = model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf") or not model
-        return looks_like_path or Path(model).exists()
+        in_a_repository = model.count("/") >= 2  # org/name/FILE.gguf is the hub's, unless it exists here
+        meant_as_path = model.startswith(("/", "./", "../", "~")) or not model
+        return meant_as_path or (model.endswith(".gguf") and not in_a_repository) or Path(model).exists()
 
     def fetch(self, model: str, *, revision: str | None, progress: bool) -> Path:
         path = Path(model.removeprefix(f"{self.scheme}://")).expanduser()
