@@ -242,3 +242,12 @@ def test_reading_current_platform_without_a_bootstrap_chooses_by_default(engine)
     assert graftlm.platforms.current_platform.device_name == "npu"
     assert graftlm.platforms.current_platform is graftlm.platforms.current_platform
     assert sys.modules["acme"].calls == ["answers"]
+
+
+def test_reading_current_platform_while_it_is_detected_is_an_error(site) -> None:
+    """Never a second detection inside the first."""
+    source = "def detect():\n    from graftlm.platforms import current_platform\n"
+    site.add("acme", {"platform_plugins": {"npu": "acme:detect"}}, source=source)
+
+    with pytest.raises(PlatformFailed, match="still being detected"):
+        bootstrap_frontend()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins.discovery import discover
+from graftlm.plugins.fingerprint import distribution_facts
 
 
 def test_plugins_are_found_in_a_fixed_order_without_importing_them(site) -> None:
@@ -114,3 +116,35 @@ def test_slips_in_a_manifest_refuse_the_plugin(site) -> None:
     assert "apis" in refused["bad-field"]
     assert "did you mean 'ops'" in refused["bad-table"]
     assert "'worker'" in refused["bad-role"]
+
+
+def test_an_editable_plugin_has_its_manifest_and_its_files_hashed_where_an_import_finds_them(site) -> None:
+    """Its RECORD lists a .pth file only; a change of the source is a change of the fingerprint."""
+    info = site.add("acme", {"general_plugins": {"ops": "acme:f"}})
+    (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
+    (info / "RECORD").write_text("__editable__.acme.pth,,\n")
+    source = site.folder("checkout") / "acme"
+    (site.folder() / "acme").rename(source)
+    (source / "graftlm_plugin.toml").write_text("[plugin.ops]\nroles = ['worker']")
+    importlib.invalidate_caches()
+
+    plugins = discover(ALL_POINTS).plugins
+    before = distribution_facts(plugins)
+    (source / "__init__.py").write_text("# changed")
+
+    assert plugins[0].roles == ("worker",)
+    assert before[0].files
+    assert distribution_facts(plugins) != before
+
+
+def test_an_installed_plugins_hash_covers_the_files_that_it_records(site) -> None:
+    """What pip writes anew each time does not count, what a person edits does."""
+    info = site.add("acme", {"general_plugins": {"ops": "acme:f"}})
+    plugins = discover(ALL_POINTS).plugins
+    before = distribution_facts(plugins)
+    (info / "INSTALLER").write_text("pip")
+    assert distribution_facts(plugins) == before
+
+    (site.folder() / "acme" / "__init__.py").write_text("# changed")
+
+    assert distribution_facts(plugins) != before

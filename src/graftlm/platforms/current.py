@@ -16,8 +16,8 @@ def resolve_current_platform() -> Platform:
     """
     host = find_host()
     if host is None and is_child():
-        raise PlatformUnresolved
-    if host is None or (host.platform is None and host.platform_choice is None):
+        raise PlatformUnresolved(moment="in a child process before its plan was applied")
+    if host is None:
         from graftlm.platforms.bootstrap import choose_by_default
 
         host = choose_by_default()
@@ -25,7 +25,8 @@ def resolve_current_platform() -> Platform:
         from graftlm.platforms.detection import load_platform
 
         choice = host.platform_choice
-        assert choice is not None
+        if choice is None:
+            raise PlatformUnresolved(moment="while the platform is still being detected")
         host.platform = load_platform(choice.class_path, choice.label)
     found: Platform = host.platform
     return found

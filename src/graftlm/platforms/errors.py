@@ -7,7 +7,7 @@ StartupError
 ├── PlatformNotSeen      --platform names one whose device is not there
 ├── PlatformFailed       a platform plugin raised or was refused; the original error is the cause
 ├── WrongPlatformClass   a detector named something that is no Platform
-└── PlatformUnresolved   current_platform was read in a child before its plan
+└── PlatformUnresolved   current_platform was read too early: before a child's plan, or while it is detected
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class WrongPlatformClass(StartupError):
 
 
 class PlatformUnresolved(StartupError):
-    def __init__(self) -> None:
+    def __init__(self, *, moment: str) -> None:
         super().__init__(
-            "current_platform was read in a child process before its plan was applied; read it inside functions, "
-            "not while a module is imported"
+            f"current_platform was read {moment}; read it inside functions, not while a module is imported"
         )

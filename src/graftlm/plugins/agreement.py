@@ -22,7 +22,7 @@ class Report(msgspec.Struct, kw_only=True):
     """
 
     process: str
-    role: str
+    roles: list[str]
     pid: int
     fingerprint: str
     distributions: tuple[DistributionFacts, ...] = ()
@@ -37,7 +37,7 @@ def report(host: PluginHost) -> Report:
 
     return Report(
         process=host.process,
-        role=str(host.role),
+        roles=sorted(host.roles),
         pid=os.getpid(),
         fingerprint=host.plan.fingerprint,
         distributions=distribution_facts(host.enabled_plugins),

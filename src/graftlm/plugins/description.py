@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,9 +19,9 @@ _RANK = ("failed", "active", "idle")
 def describe(host: PluginHost) -> dict[str, Any]:
     """Build {"plan": …, "plugins": […]}; states are active, idle, failed, refused and disabled."""
     plan = host.plan
-    processes = {host.process: {"role": str(host.role), "fingerprint": plan.fingerprint}}
+    processes = {host.process: {"roles": sorted(host.roles), "fingerprint": plan.fingerprint, "pid": os.getpid()}}
     for child in host.children.values():
-        processes[child.process] = {"role": child.role, "fingerprint": child.fingerprint, "pid": str(child.pid)}
+        processes[child.process] = {"roles": child.roles, "fingerprint": child.fingerprint, "pid": child.pid}
     return {
         "plan": {
             "fingerprint": plan.fingerprint,
@@ -49,7 +50,7 @@ def _row(host: PluginHost, plugin: Plugin, state: str, reason: str) -> dict[str,
     here = host.outcomes.get(plugin.identity)
     reports = {host.process: (here.state, here.reason, here.ms) if here else None}
     reports |= {c.process: c.outcomes.get(plugin.identity) for c in host.children.values()}
-    roles = {host.process: set(map(str, host.roles))} | {c.process: {c.role} for c in host.children.values()}
+    roles = {host.process: set(map(str, host.roles))} | {c.process: set(c.roles) for c in host.children.values()}
     for process, outcome in reports.items():
         if outcome is not None:
             by_process[process], ms = outcome[0], ms + outcome[2]

@@ -15,7 +15,8 @@ import msgspec
 from graftlm.plugins import agreement, description, general
 from graftlm.plugins.blame import calling
 from graftlm.plugins.current import find_host, hold_host
-from graftlm.plugins.errors import AmbiguousPlugin, PluginFailed, UnknownPlugin
+from graftlm.plugins.errors import PluginFailed
+from graftlm.plugins.known import KnownPlugins
 from graftlm.plugins.ledger import Ledger, Outcome
 from graftlm.plugins.plan import PlatformChoice, PluginPlan
 from graftlm.plugins.plugin import Plugin
@@ -55,12 +56,11 @@ class PluginHost:
         self.ledger = Ledger()
         self.frozen = False
         self.discovery = discovery
-        self.decisions = tuple(decisions)
+        self._known = KnownPlugins(decisions, plan.entries if plan else ())
         self.outcomes: dict[str, Outcome] = {}
         self.children: dict[str, agreement.Report] = {}
         self.platform: Any = None
         """The Platform object once it is resolved; `graftlm.platforms` keeps it here."""
-        self._enabled = tuple(plan.entries) if plan else tuple(d.plugin for d in decisions if d.enabled)
         self._settings = dict(plan.settings if plan else settings or {})
         self._given = plan
         self._plan: PluginPlan | None = plan
@@ -68,13 +68,18 @@ class PluginHost:
         self._objects: dict[str, Any] = {}
 
     @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What was decided on every found plugin; empty in a child."""
+        return self._known.decisions
+
+    @property
     def known_plugins(self) -> tuple[Plugin, ...]:
         """Every plugin this process heard of, enabled or not."""
-        return tuple(d.plugin for d in self.decisions) or self._enabled
+        return self._known.all
 
     @property
     def enabled_plugins(self) -> tuple[Plugin, ...]:
-        return self._enabled
+        return self._known.enabled
 
     def install(self) -> Callable[[], None]:
         """Make this the host of the process; what plugins registered for an earlier one is taken back.
@@ -96,25 +101,19 @@ class PluginHost:
 
     def plugins(self, point: ExtensionPoint[Any] | str) -> list[Plugin]:
         """Return the enabled plugins of a point, in order, without importing any."""
-        name = point if isinstance(point, str) else point.name
-        return [plugin for plugin in self._enabled if plugin.point == name]
+        return self._known.of(point)
 
     def available(self, point: ExtensionPoint[Any] | str) -> list[str]:
         """Return the names of a point, sorted; a label that repeats stands as distribution:name."""
-        names = [plugin.name for plugin in self.plugins(point)]
-        return sorted(p.name if names.count(p.name) == 1 else p.label for p in self.plugins(point))
+        return self._known.available(point)
 
     def find(self, point: ExtensionPoint[Any] | str, name: str) -> Plugin:
         """Return the enabled plugin of that name; UnknownPlugin says what there is and what was left out."""
-        found = [plugin for plugin in self.plugins(point) if plugin.answers_to(name)]
-        where = point if isinstance(point, str) else point.name
-        if not found:
-            left_out = [d for d in self.decisions if d.plugin.point == where and d.plugin.answers_to(name)]
-            hint = f"{left_out[0].plugin.label} is {left_out[0].state}: {left_out[0].reason}." if left_out else ""
-            raise UnknownPlugin(name, where=where, known=self.available(point), hint=hint)
-        if len(found) > 1:
-            raise AmbiguousPlugin(name, where=where, candidates=[p.label for p in found])
-        return found[0]
+        return self._known.find(point, name)
+
+    def enable(self, plugin: Plugin, *, reason: str) -> Plugin:
+        """Take in a plugin that the selection left out, because a later flag names it; front end only."""
+        return self._known.enable(plugin, reason=reason)
 
     def load(self, point: ExtensionPoint[T] | str, name: str) -> T:
         """Import and return what the plugin `name` of `point` names; PluginFailed if its code raises."""
@@ -160,18 +159,6 @@ class PluginHost:
         """What became of a plugin that was looked at and not needed."""
         return Outcome("idle", reason, ms)
 
-    def enable(self, plugin: Plugin, *, reason: str) -> Plugin:
-        """Take in a plugin that the selection left out, because a later flag names it; front end only."""
-        named = msgspec.structs.replace(plugin, named=True)
-        self.decisions = tuple(
-            msgspec.structs.replace(d, plugin=named, state="on", reason=reason)
-            if d.plugin.identity == plugin.identity
-            else d
-            for d in self.decisions
-        )
-        self._enabled = tuple(d.plugin for d in self.decisions if d.enabled)
-        return named
-
     def failed(
         self, plugin: Plugin, *, phase: str, cause: BaseException, ms: float = 0.0, cure: str = ""
     ) -> PluginFailed:
@@ -189,7 +176,7 @@ class PluginHost:
 
     def settings(self, name: str) -> dict[str, Any]:
         """Return the settings of a distribution, or of the distribution of the plugin of that name or label."""
-        for plugin in self._enabled:
+        for plugin in self._known.enabled:
             if name == plugin.distribution or plugin.answers_to(name):
                 return dict(self._settings.get(plugin.distribution, {}))
         return {}
@@ -231,8 +218,8 @@ class PluginHost:
             from graftlm.plugins.fingerprint import distribution_facts
 
             self._plan = PluginPlan(
-                entries=self._enabled,
-                distributions=self._plan.distributions if self._plan else distribution_facts(self._enabled),
+                entries=self._known.enabled,
+                distributions=self._plan.distributions if self._plan else distribution_facts(self._known.enabled),
                 platform=self._choice,
                 settings=self._settings,
                 replays=tuple(replays),

@@ -6,40 +6,33 @@ READY a registration is an error. What a plugin registers is undone when it fail
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import weakref
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from graftlm.plugins.blame import calling, current_call
 from graftlm.plugins.current import find_host, record
+from graftlm.plugins.entry import Entry, key_text, same_value, value_text
 from graftlm.plugins.errors import DuplicateRegistration, LateRegistration, NotReplayable, UnknownKey
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.registrar import Registrar, find_registrar
 from graftlm.plugins.replay import Replay, as_replay, expect, expected
-from graftlm.plugins.resolve import path_of, resolve_class_path
+from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.transaction import Step, current_transaction, keep_orphan
+
+__all__ = [
+    "Registry",
+    "collect_replays",
+    "expect_replays",
+    "key_text",
+    "reinstate",
+    "value_text",
+    "withdraw_plugins",
+]
 
 T = TypeVar("T")
 
-_sequence = itertools.count()
 _registries: weakref.WeakSet[Registry[Any]] = weakref.WeakSet()
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Entry:
-    """One key's value, who put it there, and in which way: engine, general, hook, import, program or replay."""
-
-    key: Any
-    value: Any
-    owner: str
-    via: str
-    plugin: str | None = None
-    module: str | None = None
-    previous: Entry | None = None
-    sequence: int = dataclasses.field(default_factory=lambda: next(_sequence))
-    resolved: Any = None
 
 
 class Registry(Generic[T]):
@@ -61,7 +54,7 @@ class Registry(Generic[T]):
         self._apply_replays()
         registrar = find_registrar(value)
         held = self._entries.get(key)
-        if held is not None and _same(held.value, value):
+        if held is not None and same_value(held.value, value):
             return
         if self._frozen() and not registrar.in_tree:
             raise LateRegistration(self.kind, key_text(key), owner=registrar.owner)
@@ -162,13 +155,13 @@ class Registry(Generic[T]):
     def _restore(self, entry: Entry) -> None:
         """Put an entry back that was undone or withdrawn, on behalf of whoever runs now."""
         held, call = self._entries.get(entry.key), current_call()
-        if held is not None and _same(held.value, entry.value):
+        if held is not None and same_value(held.value, entry.value):
             return
         if held is not None and held.via != "engine":
             raise DuplicateRegistration(self.kind, key_text(entry.key), holder=held.owner, claimant=entry.owner)
         via = "general" if current_transaction() is not None else "import"
         plugin = call.label if call is not None else entry.plugin
-        self._put(dataclasses.replace(entry, via=via, plugin=plugin, sequence=next(_sequence)))
+        self._put(entry.again(via=via, plugin=plugin))
 
     def _undo(self, entry: Entry) -> None:
         if self._entries.get(entry.key) is entry:
@@ -185,16 +178,14 @@ class Registry(Generic[T]):
                 continue
             key = resolve_class_path(replay.key) if replay.key_is_path else replay.key
             held = self._entries.get(key)
-            if held is None or not _same(held.value, replay.value):
+            if held is None or not same_value(held.value, replay.value):
                 self._put(Entry(key, replay.value, replay.owner, "replay", replay.plugin))
 
     def _withdraw(self) -> list[Entry]:
         """Take back every entry of a plugin; what its modules registered while imported is kept as orphans."""
         withdrawn = [e for e in self._entries.values() if e.plugin is not None]
         for entry in withdrawn:
-            below = entry.previous
-            while below is not None and below.plugin is not None:
-                below = below.previous
+            below = entry.below_plugins()
             if below is None:
                 del self._entries[entry.key]
             else:
@@ -202,24 +193,6 @@ class Registry(Generic[T]):
             if entry.module is not None and entry.via != "replay":
                 keep_orphan(self._step(entry, {}))
         return withdrawn
-
-
-def key_text(key: Any) -> str:
-    """Spell a key for people: a string as it is, a class as module.Class."""
-    return key if isinstance(key, str) else f"{key.__module__}.{key.__qualname__}"
-
-
-def value_text(value: Any) -> str:
-    """Spell a value for people and for comparison between processes."""
-    return path_of(value) or f"a {type(value).__module__}:{type(value).__qualname__}"
-
-
-def _same(held: Any, value: Any) -> bool:
-    """A lazy path and the object it names are the same registration."""
-    if held is value or (isinstance(held, str) and held == value):
-        return True
-    one_is_lazy = isinstance(held, str) != isinstance(value, str)
-    return one_is_lazy and path_of(held) is not None and path_of(held) == path_of(value)
 
 
 def _declared(registrar: Registrar, key: Any) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from graftlm.plugins.discovery import Discovery
 from graftlm.plugins.errors import (
     AmbiguousPlugin,
     DuplicatePlugin,
@@ -16,6 +16,9 @@ from graftlm.plugins.errors import (
 )
 from graftlm.plugins.order import in_order
 from graftlm.plugins.plugin import Plugin
+
+if TYPE_CHECKING:
+    from graftlm.plugins.discovery import Discovery
 
 #: The reason of a plugin that an exact list does not name.
 LEFT_OUT = "--plugins leaves it out"
