@@ -142,9 +142,9 @@ def test_a_wide_nucleus_is_found_beyond_the_first_candidates(top_k: int, monkeyp
     inputs = random_inputs(200, top_p=0.97, top_k=top_k)
 
     default = Sampler()(logits.clone(), inputs).token_ids
-    monkeypatch.setattr(choose, "_NUCLEUS_CANDIDATES", 4)
+    monkeypatch.setattr(choose, "_NUCLEUS_CANDIDATES", (4,))
     few = Sampler()(logits.clone(), inputs).token_ids
-    monkeypatch.setattr(choose, "_NUCLEUS_CANDIDATES", 2000)
+    monkeypatch.setattr(choose, "_NUCLEUS_CANDIDATES", ())
     all_of_them = Sampler()(logits.clone(), inputs).token_ids
 
     assert torch.equal(default, few)
@@ -170,6 +170,19 @@ def test_the_extremes_of_a_uniform_number_hit_possible_tokens() -> None:
     token_ids = Sampler()(logits.repeat(2, 1), SamplingInputs(temperature=torch.ones(2), uniforms=ends)).token_ids
 
     assert token_ids.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("vocab", [5, 256, 700, 1024])
+def test_best_and_drawn_tokens_are_those_of_plain_arg_max_and_cumsum(vocab: int) -> None:
+    """Working in pieces changes nothing, whatever the size of the vocabulary; the first of equals is best."""
+    logits = (torch.randn(300, vocab, generator=torch.Generator().manual_seed(3)) * 2).round(decimals=1)
+    inputs = random_inputs(300)
+    assert inputs.uniforms is not None
+    weights = (logits - logits.amax(-1, keepdim=True)).exp().double().cumsum(-1)
+    plain = torch.searchsorted(weights, inputs.uniforms[:, None] * weights[:, -1:], right=True).squeeze(1)
+
+    assert torch.equal(Sampler()(logits.clone(), SamplingInputs()).token_ids, logits.argmax(-1))
+    assert torch.equal(Sampler()(logits.clone(), inputs).token_ids, plain)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -6,12 +6,16 @@ It does not know where the random numbers come from.
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import pad
 
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.sampling.inputs import SamplingInputs
 
-#: Candidates looked at before the whole vocabulary is sorted to find a nucleus; any number gives the same tokens.
-_NUCLEUS_CANDIDATES = 512
+#: How many of the best tokens are looked at, in turn, before the whole vocabulary is sorted to find a nucleus.
+#: Any numbers give the same tokens.
+_NUCLEUS_CANDIDATES = (64, 1024)
+#: Maxima and sums of such pieces of a row are many times faster in torch than arg-max and cumsum over the row.
+_PIECE = 256
 
 
 @CustomOp.register("choose_tokens")
@@ -29,7 +33,7 @@ class ChooseTokens(CustomOp):
         A row with NaN or +inf, or with nothing but -inf, has no meaningful token. `logits` [rows, vocab] float32
         stays as it is.
         """
-        best, token_ids = logits.max(dim=-1)  # NaN wins a maximum, so `best` tells of any in the row
+        best, token_ids = _best_token(logits)  # NaN wins a maximum, so `best` tells of any in the row
         usable = torch.isfinite(best)
         if inputs.temperature is not None:
             rows = (inputs.temperature > 0).nonzero().squeeze(1)  # [random rows]
@@ -47,12 +51,50 @@ def _draw(logits: torch.Tensor, best: torch.Tensor, inputs: SamplingInputs, rows
     weights = scaled.exp()
     if floor is not None:
         weights.masked_fill_(scaled < floor[:, None], 0.0)
-    cumulative = weights.cumsum(-1, dtype=torch.float64)  # [random rows, vocab]
-    total = cumulative[:, -1:]
-    # Below the total whatever the rounding, or a token of weight 0 behind the last one could be hit.
-    target = torch.minimum(inputs.uniforms[rows, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+    drawn = _inverse_transform(weights, inputs.uniforms[rows])
     return drawn.clamp_(max=logits.shape[-1] - 1)  # only a row that is not usable exceeds it
+
+
+def _best_token(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the largest value of each row and its first place, [rows] each."""
+    pieces = _in_pieces(logits, float("-inf"))  # [rows, pieces, _PIECE]
+    best_of_piece = pieces.amax(-1)  # [rows, pieces]
+    best, piece = best_of_piece.max(-1)
+    place = _row_of(pieces, piece).argmax(-1)
+    return best, piece * _PIECE + place
+
+
+def _inverse_transform(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Return where the cumulative weights [rows, vocab] pass `uniforms` [rows] of their total, [rows]."""
+    pieces = _in_pieces(weights, 0.0)  # [rows, pieces, _PIECE]
+    cumulative = pieces.sum(-1).cumsum(-1, dtype=torch.float64)  # [rows, pieces]
+    target = _below_total(uniforms * cumulative[:, -1], cumulative)
+    piece = _first_above(cumulative, target).clamp_(max=pieces.shape[1] - 1)
+    before = pad(cumulative, (1, 0)).gather(1, piece[:, None]).squeeze(1)  # [rows]: weight of earlier pieces
+    within = _row_of(pieces, piece).cumsum(-1, dtype=torch.float64)  # [rows, _PIECE]
+    place = _first_above(within, _below_total(target - before, within))
+    return piece * _PIECE + place
+
+
+def _first_above(cumulative: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return torch.searchsorted(cumulative, target[:, None], right=True).squeeze(1)
+
+
+def _below_total(target: torch.Tensor, cumulative: torch.Tensor) -> torch.Tensor:
+    """Keep rounding from pushing `target` to the total, where the first place above it would have weight 0."""
+    total = cumulative[:, -1]
+    return torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
+
+
+def _in_pieces(rows: torch.Tensor, filler: float) -> torch.Tensor:
+    """Cut rows [rows, vocab] into [rows, pieces, _PIECE]; a copy only where the vocabulary is no multiple."""
+    missing = -rows.shape[-1] % _PIECE
+    return (pad(rows, (0, missing), value=filler) if missing else rows).reshape(len(rows), -1, _PIECE)
+
+
+def _row_of(pieces: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    """Return piece `piece[r]` of each row r: [rows, _PIECE]."""
+    return pieces.gather(1, piece[:, None, None].expand(-1, 1, _PIECE)).squeeze(1)
 
 
 def _floor(scaled: torch.Tensor, inputs: SamplingInputs, rows: torch.Tensor) -> torch.Tensor | None:
@@ -83,13 +125,20 @@ def _kth_largest(scaled: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 def _nucleus_floor(scaled: torch.Tensor, floor: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """Raise `floor` [rows] to the last of the fewest best tokens that hold `top_p` of the weight."""
     kept = scaled.exp().masked_fill_(scaled < floor[:, None], 0.0)
-    wanted = top_p * kept.sum(-1, dtype=torch.float64)  # [rows]
-    best = scaled.topk(min(_NUCLEUS_CANDIDATES, scaled.shape[-1]), dim=-1).values  # [rows, candidates]
-    nucleus, found = _last_of_nucleus(best, wanted)
-    missed = (~found).nonzero().squeeze(1)
-    if missed.numel() and best.shape[-1] < scaled.shape[-1]:
-        everything = scaled[missed].sort(dim=-1, descending=True).values  # [missed, vocab]
-        nucleus[missed] = _last_of_nucleus(everything, wanted[missed])[0]
+    wanted = top_p * _in_pieces(kept, 0.0).sum(-1).sum(-1, dtype=torch.float64)  # [rows]
+    nucleus = torch.empty_like(floor)
+    open_rows = torch.arange(len(scaled), device=scaled.device)
+    vocab = scaled.shape[-1]
+    for count in (*(count for count in _NUCLEUS_CANDIDATES if count < vocab), vocab):
+        of_rows = scaled[open_rows]
+        if count < vocab:
+            best = of_rows.topk(count, dim=-1).values  # [open rows, count]
+        else:
+            best = of_rows.sort(dim=-1, descending=True).values  # [open rows, vocab]
+        nucleus[open_rows], found = _last_of_nucleus(best, wanted[open_rows])
+        open_rows = open_rows[~found]
+        if not len(open_rows):
+            break
     return torch.maximum(floor, nucleus)
 
 
