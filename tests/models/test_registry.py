@@ -198,15 +198,15 @@ def test_a_lazy_class_that_cannot_be_used_is_one_clear_error(
     assert not list((Path(os.environ["GRAFTLM_CACHE"]) / "inspections").glob("*.json"))
 
 
+def plugin(point: str, name: str, value: str, *, distribution: str = "acme-models", **facts: Any) -> Plugin:
+    return Plugin(
+        point=point, name=name, value=value, distribution=distribution, version="1.0", roles=tuple(Role), **facts
+    )
+
+
 @pytest.fixture
 def host() -> Iterator[PluginHost]:
     """A host with a model plugin that is on, one that is off, and a general plugin that is off."""
-
-    def plugin(point: str, name: str, value: str) -> Plugin:
-        return Plugin(
-            point=point, name=name, value=value, distribution="acme-models", version="1.0", roles=tuple(Role)
-        )
-
     before = find_host()
     host = PluginHost(
         ALL_POINTS,
@@ -254,3 +254,44 @@ def test_an_entry_point_and_a_registration_for_one_architecture_are_an_error(
 
     with pytest.raises(DuplicateRegistration, match=r"AcmeForCausalLM.*acme-models 1\.0"):
         registry.resolve(["AcmeForCausalLM"])
+
+
+@pytest.fixture
+def own(host: PluginHost) -> Any:
+    """Make a host with given decisions on plugins of the models point, and put it in place."""
+
+    def install(*decisions: tuple[Plugin, str]) -> PluginHost:
+        made = PluginHost(
+            ALL_POINTS, role=Role.FRONTEND, process="test",
+            decisions=[Decision(found, state, "test") for found, state in decisions],
+        )  # fmt: skip
+        made.install()
+        return made
+
+    return install
+
+
+def test_a_built_in_enters_through_the_same_point(registry: Any, own: Any) -> None:
+    """The engine's own entry point is used like a plugin's, and is gone when it is disabled by name."""
+    llama = plugin(
+        "models", "LlamaForCausalLM", "graftlm.models.llama:LlamaForCausalLM", distribution="graftlm", built_in=True
+    )
+    host = own((llama, "on"))
+
+    registry.load_class("LlamaForCausalLM")
+
+    assert [event.plugin for event in host.ledger.of("loaded")] == ["graftlm:LlamaForCausalLM"]
+    own((llama, "disabled"))
+    assert registry.names() == ["OPTForCausalLM"]
+
+
+def test_an_entry_point_may_declare_to_replace_a_built_in(registry: Any, acme: Path, own: Any) -> None:
+    """Without the declaration it is an error with both names; with it the plugin's class is taken."""
+    target = "acme_models.model:Acme"
+    own((plugin("models", "LlamaForCausalLM", target), "on"))
+    with pytest.raises(DuplicateRegistration, match=r"registered by graftlm.*acme-models 1\.0"):
+        registry.resolve(["LlamaForCausalLM"])
+
+    own((plugin("models", "LlamaForCausalLM", target, replaces=("LlamaForCausalLM",)), "on"))
+
+    assert registry.resolve(["LlamaForCausalLM"])[1] == ModelSpec(supports_lora=True)
