@@ -17,6 +17,10 @@ from graftlm.config.arguments import (
     read_arguments,
     selection_options,
 )
+from graftlm.contracts.errors import GraftlmError
+from graftlm.contracts.points import ALL_POINTS
+from graftlm.plugins.discovery import discover
+from graftlm.plugins.errors import PluginError
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
@@ -38,12 +42,29 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         return 0
     arguments, words = read_arguments(parser, argv, options=selection_options())
     start_logging(arguments, default_levels=["error"])
-    description = start_plugins(arguments).describe()
-    if words.json:
+    try:
+        description = start_plugins(arguments).describe()
+    except (PluginError, GraftlmError) as error:
+        show({"plan": None, "plugins": found_plugins(), "error": str(error)}, as_json=words.json)
+        raise
+    show(description, as_json=words.json)
+    return 0
+
+
+def show(description: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
         print(json.dumps(description, indent=2, ensure_ascii=False))
     else:
         print_table(description["plugins"])
-    return 0
+
+
+def found_plugins() -> list[dict[str, Any]]:
+    """List what is installed where nothing could be decided; the error that follows says why."""
+    return [
+        {"point": p.point, "name": p.name, "distribution": p.distribution, "version": p.version,
+         "state": "refused" if p.refused else "undecided", "reason": p.refused or "the start is refused"}
+        for p in discover(ALL_POINTS).plugins
+    ]  # fmt: skip
 
 
 def print_table(plugins: list[dict[str, Any]]) -> None:

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+
+def test_one_prompt_is_answered_by_an_engine_of_ones_own(tiny_llama):
+    """`graftlm run MODEL -p TEXT` prints the answer and nothing else, and leaves no process behind."""
+    words = ["run", str(tiny_llama), "-p", "hello", "--temperature", "0", "--max-tokens", "4"]
+    done = subprocess.run([sys.executable, "-m", "graftlm", *words], capture_output=True, timeout=90)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert done.stderr == b""
+
+
+def test_a_signal_ends_a_chat_with_code_0(tiny_llama):
+    """While it waits for the person, and while an answer is made."""
+    words = [sys.executable, "-m", "graftlm", "run", str(tiny_llama), "--temperature", "0", "--max-tokens", "200"]
+    chat = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    chat.stdin.write(b"hello\n")
+    chat.stdin.flush()
+    assert chat.stdout.read(1)  # the answer has begun
+    time.sleep(0.1)
+
+    chat.send_signal(signal.SIGINT)
+    _, trouble = chat.communicate(timeout=20)
+
+    assert chat.returncode == 0, trouble
+    assert b"Traceback" not in trouble
