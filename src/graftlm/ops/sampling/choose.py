@@ -89,7 +89,8 @@ def _below_total(target: torch.Tensor, cumulative: torch.Tensor) -> torch.Tensor
 def _in_pieces(rows: torch.Tensor, filler: float) -> torch.Tensor:
     """Cut rows [rows, vocab] into [rows, pieces, _PIECE]; a copy only where the vocabulary is no multiple."""
     missing = -rows.shape[-1] % _PIECE
-    return (pad(rows, (0, missing), value=filler) if missing else rows).reshape(len(rows), -1, _PIECE)
+    num_pieces = (rows.shape[-1] + missing) // _PIECE
+    return (pad(rows, (0, missing), value=filler) if missing else rows).reshape(len(rows), num_pieces, _PIECE)
 
 
 def _row_of(pieces: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
