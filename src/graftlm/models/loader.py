@@ -41,7 +41,9 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
     fill_model(model, config)
     seconds = time.monotonic() - started
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    logger.info("model loaded architecture=%s bytes=%d seconds=%.2f", config.model.architecture, num_bytes, seconds)
+    logger.debug(
+        "weights loaded architecture=%s bytes=%d seconds=%.2f", config.model.architecture, num_bytes, seconds
+    )
     return model
 
 
