@@ -22,6 +22,13 @@ from graftlm.plugins import (
 )
 from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PluginPlan
+from graftlm.plugins.registry import withdraw_plugins
+from graftlm.plugins.replay import Replay, expect
+
+
+class Key:
+    """A class that is a key."""
+
 
 METHODS: Registry[type] = Registry("quantization_methods", kind="quantization method")
 
@@ -100,18 +107,36 @@ def test_what_cannot_be_replayed_is_refused_at_once(host) -> None:
         call_hook("apply_config_platform_defaults", None)
 
 
-def test_what_a_program_registers_travels_too_or_is_refused(host) -> None:
-    """A class of the program's own module is replayed; one of __main__ is an error when a child is started."""
+def test_what_a_program_registers_travels_too_or_is_said_not_to(host, caplog) -> None:
+    """A class of the program's own module is replayed; for one of __main__ there is a warning with the cure."""
     METHODS.register("mine", "test_platform_hooks:SOURCE")
     local = type("Local", (), {"__module__": "__main__"})
     try:
         assert "mine" in [r.key for r in host.plan.replays]
         METHODS.register("theirs", local)
-        with pytest.raises(NotReplayable, match="'theirs' was registered by this program"):
-            child_payload(host, role=Role.ENGINE, process="engine core")
+        child_payload(host, role=Role.ENGINE, process="engine core")
+        assert "'theirs' was registered by this program" in caplog.text
+        assert "importable module:attr" in caplog.text
     finally:
         METHODS._entries.pop("mine", None)
         METHODS._entries.pop("theirs", None)
+
+
+def test_a_replay_waits_until_its_key_exists_and_lies_above_the_engines_own(host) -> None:
+    """A class that nobody imported cannot be asked for; the engine's late registration does not collide."""
+    things: Registry[type] = Registry("replayed_things", kind="thing")
+    replays = [
+        Replay("replayed_things", "not_imported_anywhere:Key", True, "acme:Method", "acme", "acme:npu"),
+        Replay("replayed_things", "test_platform_hooks:Key", True, "acme:Method", "acme", "acme:npu"),
+        Replay("replayed_things", "name", False, "acme:Method", "acme", "acme:npu"),
+    ]
+    expect(replays)
+
+    assert things.keys() == [Key, "name"]
+    exec(compile("things.register('name', dict)", "engine", "exec"), {"__name__": "graftlm.late", "things": things})
+    assert things.owner("name") == "acme"
+    withdraw_plugins()
+    assert things.get("name") is dict
 
 
 def test_the_plan_survives_the_round_trip(host) -> None:

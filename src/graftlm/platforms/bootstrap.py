@@ -43,7 +43,7 @@ def bootstrap_frontend(
 
 
 def child_payload(host: PluginHost, *, role: Role | str, process: str) -> bytes:
-    """Encode the plan for a child; NotReplayable when a registration of this process cannot be repeated there."""
+    """Encode the plan for a child; NotReplayable when what a hook registered cannot be repeated there."""
     return msgspec.msgpack.encode(
         ChildPayload(plan=host.make_plan(for_child=True), role=Role(role), process=process)
     )

@@ -138,7 +138,8 @@ class LateRegistration(RegistryError):
 
 
 class NotReplayable(RegistryError):
-    def __init__(self, kind: str, key: str, *, value: str, owner: str) -> None:
+    def __init__(self, kind: str, key: str, *, value: str, owner: str, by_hook: bool) -> None:
+        self.by_hook = by_hook
         super().__init__(
             f"{kind} {key!r} was registered by {owner} as {value}, which other processes cannot import; "
             "register an importable module:attr, or register it in a general plugin"

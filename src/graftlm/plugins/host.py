@@ -22,7 +22,8 @@ from graftlm.plugins.plan import PlatformChoice, PluginPlan
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.points import ExtensionPoint, Role
 from graftlm.plugins.registrar import distribution_of
-from graftlm.plugins.registry import collect_replays, expect_replays, reinstate, withdraw_plugins
+from graftlm.plugins.registry import collect_replays, reinstate, withdraw_plugins
+from graftlm.plugins.replay import expect
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.transaction import restore_orphans
 
@@ -88,8 +89,6 @@ class PluginHost:
         """
         before, withdrawn = find_host(), withdraw_plugins()
         hold_host(self)
-        if self._given is not None:
-            expect_replays(self._given.replays)
 
         def undo() -> None:
             hold_host(before)
@@ -186,6 +185,8 @@ class PluginHost:
     def run_general_plugins(self) -> None:
         """Run each general plugin of this process's roles that has not run yet, each as a transaction."""
         general.run_general_plugins(self)
+        if self._given is not None:
+            expect(self._given.replays)
 
     def take_role(self, role: Role) -> None:
         """Add a role to a process that does the work of several, and run the general plugins it brings."""
@@ -208,12 +209,17 @@ class PluginHost:
         return self.make_plan()
 
     def make_plan(self, *, for_child: bool = False) -> PluginPlan:
-        """Return the plan. `for_child` refuses, with NotReplayable, a registration that a child cannot repeat."""
+        """Return the plan. `for_child` refuses, with NotReplayable, what a hook registered and no child can repeat.
+
+        What the program itself registered may be meant for this process only: that is a warning.
+        """
         if self._given is not None:
             return self._given
         replays, refused = collect_replays()
-        if for_child and refused:
-            raise refused[0]
+        for error in refused if for_child else ():
+            if error.by_hook:
+                raise error
+            logger.warning("registration_not_replayed %s", error)
         if self._plan is None or self._plan.replays != tuple(replays):
             from graftlm.plugins.fingerprint import distribution_facts
 

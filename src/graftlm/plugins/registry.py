@@ -7,7 +7,6 @@ READY a registration is an error. What a plugin registers is undone when it fail
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from graftlm.plugins.blame import calling, current_call
@@ -23,7 +22,6 @@ from graftlm.plugins.transaction import Step, current_transaction, keep_orphan
 __all__ = [
     "Registry",
     "collect_replays",
-    "expect_replays",
     "key_text",
     "reinstate",
     "value_text",
@@ -46,7 +44,8 @@ class Registry(Generic[T]):
         self.name = name
         self.kind = kind
         self._entries: dict[Any, Entry] = {}
-        self._replayed = 0
+        self._pending: list[Replay] = []
+        self._seen: list[Replay] = []
         _registries.add(self)
 
     def register(self, key: Any, value: T | str, *, replace: bool = False) -> None:
@@ -55,6 +54,9 @@ class Registry(Generic[T]):
         registrar = find_registrar(value)
         held = self._entries.get(key)
         if held is not None and same_value(held.value, value):
+            return
+        if registrar.in_tree and held is not None and held.via == "replay":
+            held.previous = Entry(key, value, registrar.owner, "engine")
             return
         if self._frozen() and not registrar.in_tree:
             raise LateRegistration(self.kind, key_text(key), owner=registrar.owner)
@@ -113,7 +115,8 @@ class Registry(Generic[T]):
 
     def _not_replayable(self, entry: Entry) -> NotReplayable:
         owner = "this program" if entry.via == "program" else entry.owner
-        return NotReplayable(self.kind, key_text(entry.key), value=repr(entry.value), owner=owner)
+        by_hook = entry.via == "hook"
+        return NotReplayable(self.kind, key_text(entry.key), value=repr(entry.value), owner=owner, by_hook=by_hook)
 
     def _frozen(self) -> bool:
         host = find_host()
@@ -171,12 +174,14 @@ class Registry(Generic[T]):
                 self._entries[entry.key] = entry.previous
 
     def _apply_replays(self) -> None:
-        while self._replayed < len(expected()):
-            replay = expected()[self._replayed]
-            self._replayed += 1
-            if replay.registry != self.name:
+        if self._seen is not expected():
+            self._seen = expected()
+            self._pending = [r for r in self._seen if r.registry == self.name]
+        for replay in [*self._pending]:
+            key = replay.find_key()
+            if key is None:
                 continue
-            key = resolve_class_path(replay.key) if replay.key_is_path else replay.key
+            self._pending.remove(replay)
             held = self._entries.get(key)
             if held is None or not same_value(held.value, replay.value):
                 self._put(Entry(key, replay.value, replay.owner, "replay", replay.plugin))
@@ -214,16 +219,9 @@ def collect_replays() -> tuple[list[Replay], list[NotReplayable]]:
     return replays, refused
 
 
-def expect_replays(replays: Iterable[Replay]) -> None:
-    """Have registries, also those not yet imported, repeat `replays` before they are next looked at."""
-    expect(replays)
-    for registry in _registries:
-        registry._replayed = 0
-
-
 def withdraw_plugins() -> list[tuple[Registry[Any], Entry]]:
     """Take back what plugins registered in this process, and return it for `reinstate`."""
-    expect_replays([])
+    expect([])
     return [(registry, entry) for registry in _registries for entry in registry._withdraw()]
 
 

@@ -35,6 +35,16 @@ class Replay(msgspec.Struct, frozen=True):
     owner: str
     plugin: str | None = None
 
+    def find_key(self) -> Any:
+        """Return the key; None while it is a class whose module is not imported here, so that nobody has it."""
+        if not self.key_is_path:
+            return self.key
+        module, _, attribute = self.key.partition(":")
+        found: Any = sys.modules.get(module)
+        for part in attribute.split("."):
+            found = getattr(found, part, None)
+        return found
+
 
 _expected: list[Replay] = []
 
@@ -45,7 +55,7 @@ def expected() -> list[Replay]:
 
 
 def expect(replays: Iterable[Replay]) -> None:
-    """Set what registries of this process are to repeat."""
+    """Set what registries of this process, also those not yet imported, repeat before they are next looked at."""
     global _expected
     _expected = list(replays)
 
