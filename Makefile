@@ -26,10 +26,9 @@ $(BIN)/python:
 	  { echo "graftlm needs Python >= 3.11; this is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-# Entry points are written at install time, so a changed pyproject.toml installs again. pip 24.1 is the first that
-# reports the progress of a download in a form that `graftlm fetch demo` can show.
+# Entry points are written at install time, so a changed pyproject.toml installs again.
 $(STAMPS)/install: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=24.1' 'setuptools>=77' wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip 'setuptools>=77' wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@mkdir -p $(STAMPS) && touch $@
 

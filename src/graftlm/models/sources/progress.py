@@ -1,15 +1,12 @@
-"""A progress bar of bytes, fed with pip's raw progress lines or with counts.
+"""A progress bar of bytes, fed with counts.
 
 It does not know what is being fetched; without a terminal it draws nothing.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from types import TracebackType
-
-_PIP_LINE = re.compile(r"^\s*Progress (\d+) of (\d+)\s*$")
 
 
 class ProgressBar:
@@ -39,9 +36,3 @@ class ProgressBar:
     def update(self, done: int, total: int) -> None:
         if self.enabled:
             self._progress.update(self._task, completed=done, total=total)
-
-    def feed(self, line: str) -> bool:
-        """Take a line of `pip --progress-bar=raw`; tell whether it was one."""
-        if match := _PIP_LINE.match(line):
-            self.update(int(match[1]), int(match[2]))
-        return match is not None
