@@ -103,12 +103,12 @@ class ServerState:
             raise UnknownModel(wanted, served=names)
         return wanted
 
-    def describe_plugins(self) -> dict[str, Any]:
-        """Return what GET /plugins says; raises NotReady in a process that has no plugin host."""
+    def describe_plugins(self, *, events: bool) -> dict[str, Any]:
+        """Return what GET /plugins says, on wish with the ledgers; NotReady in a process without a plugin host."""
         host = (self.llm.host if self.llm is not None else None) or find_host()
         if host is None:
             raise NotReady("the plugins are not loaded")
-        return host.describe()
+        return {**host.describe(), "events": host.events()} if events else host.describe()
 
 
 def state_of(connection: HTTPConnection) -> ServerState:

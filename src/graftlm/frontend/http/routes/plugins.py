@@ -22,6 +22,7 @@ _DESCRIBED: Responses = {
                     "properties": {
                         "plan": {"type": "object"},
                         "plugins": {"type": "array", "items": {"type": "object"}},
+                        "events": {"type": "array", "items": {"type": "object"}},
                     },
                     "required": ["plan", "plugins"],
                 }
@@ -32,7 +33,10 @@ _DESCRIBED: Responses = {
 
 
 @router.get("/plugins", responses={**_DESCRIBED, **READING, **errors(503)})
-async def plugins(request: Request) -> Response:
-    """Tell which plugins there are, which run in which process, and what they registered."""
-    described = state_of(request).describe_plugins()
+async def plugins(request: Request, *, events: bool = False) -> Response:
+    """Tell which plugins there are, which run in which process, and what they registered.
+
+    `events=true` adds the ledgers of all processes, in the order of time.
+    """
+    described = state_of(request).describe_plugins(events=events)
     return Response(msgspec.json.encode(described), media_type="application/json")
