@@ -1,4 +1,4 @@
-"""Llama that always answers token 1; registered as a path, so that only workers import it."""
+"""Llama that always answers token 1, at any temperature; registered as a path, so that only workers import it."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class MyLlamaForCausalLM(LlamaForCausalLM):
         logits = super().compute_logits(hidden_states)  # [rows, vocab_size] on rank 0, None elsewhere
         if logits is not None:
             logits.zero_()
-            logits[:, 1] = 1.0
+            logits[:, 1] = 100.0
         return logits

@@ -1,4 +1,4 @@
-"""OPT that always answers token 0: easy to tell from the built-in one."""
+"""OPT that always answers token 0, at any temperature: easy to tell from the built-in one."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class MyOPTForCausalLM(OPTForCausalLM):
         logits = super().compute_logits(hidden_states)  # [rows, vocab_size] on rank 0, None elsewhere
         if logits is not None:
             logits.zero_()
-            logits[:, 0] = 1.0
+            logits[:, 0] = 100.0
         return logits

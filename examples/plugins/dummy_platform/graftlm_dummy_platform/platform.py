@@ -6,17 +6,21 @@ It runs in every process, so it imports no torch.
 from __future__ import annotations
 
 import argparse
-import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 from graftlm.contracts.platform import AttentionQuestion, Platform, PlatformKind
-from graftlm.platforms import memory
+from graftlm_dummy_platform import logger
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+
+
+#: What this device says it has.
+MEMORY_BYTES = 1 << 30
 
 
 class DummyPlatform(Platform):
-    """A device that is the CPU under another name."""
+    """A device that is the CPU under another name. Every hook says when it is called."""
 
     kind = PlatformKind.OOT
     device_name = "DummyDevice"
@@ -24,34 +28,52 @@ class DummyPlatform(Platform):
     op_method = "forward_oot"
     dist_backend = "gloo"
 
+    # In the front end, once each.
+
     @classmethod
     def pre_register_and_update(cls, parser: argparse.ArgumentParser | None = None) -> None:
-        logger.info("dummy platform: pre_register_and_update")
+        """A vendor registers here what flags may name, such as a quantization method."""
+        logger.info("pre_register_and_update called parser=%s", parser is not None)
 
     @classmethod
-    def apply_config_platform_defaults(cls, config: Any) -> None:
-        """Ask for no custom ops; `check_and_update_config` changes that, and the config says who did."""
-        config.compilation.custom_ops = ["none"]
+    def apply_config_platform_defaults(cls, config: EngineConfig) -> None:
+        """Ask for plain ops where the user asked for nothing: a default, which the next hook changes again."""
+        logger.debug("apply_config_platform_defaults called")
+        if not config.compilation.custom_ops:
+            config.compilation.custom_ops = ["none"]
 
     @classmethod
-    def check_and_update_config(cls, config: Any) -> None:
-        """Turn all custom ops on, so that `forward_oot` runs, and name the worker class."""
-        config.compilation.custom_ops = ["all"]
+    def check_and_update_config(cls, config: EngineConfig) -> None:
+        """Turn all ops on unless the user chose, so that `forward_oot` runs, and name the worker class."""
+        logger.debug("check_and_update_config called")
+        if config.owner_of("compilation.custom_ops") != "user":
+            config.compilation.custom_ops = ["all"]
         if config.parallel.worker_cls == "auto":
             config.parallel.worker_cls = "graftlm_dummy_platform.worker:DummyWorker"
 
+    # In each worker, once each; attention once per distinct question.
+
     @classmethod
-    def get_attn_backend_cls(cls, selected_backend: str | None, question: AttentionQuestion) -> str:
-        return "graftlm_dummy_platform.attention:DummyAttentionBackend"
+    def register_triton_kernel_overrides(cls) -> None:
+        """A vendor replaces named kernels here, before any is launched."""
+        logger.debug("register_triton_kernel_overrides called")
 
     @classmethod
     def get_device_communicator_cls(cls) -> str:
+        logger.debug("get_device_communicator_cls called")
         return "graftlm_dummy_platform.communicator:DummyCommunicator"
 
     @classmethod
+    def get_attn_backend_cls(cls, selected_backend: str | None, question: AttentionQuestion) -> str:
+        logger.debug("get_attn_backend_cls called question=%s", question)
+        return "graftlm_dummy_platform.attention:DummyAttentionBackend"
+
+    # Facts, in any process. A vendor asks the driver.
+
+    @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
-        return memory.total_bytes()
+        return MEMORY_BYTES
 
     @classmethod
     def get_available_memory(cls, device_id: int = 0) -> int:
-        return memory.available_bytes()
+        return MEMORY_BYTES

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 
 from graftlm.worker import Worker
-
-logger = logging.getLogger(__name__)
+from graftlm_dummy_platform import logger
 
 
 class DummyWorker(Worker):
-    """The device-neutral worker; only taking the device differs."""
+    """The device-neutral worker; only taking the device, and sharing its memory, differ."""
 
     def init_device(self) -> None:
         torch.set_num_threads(self.config.parallel.threads_per_worker or 1)
         super().init_device()
-        logger.info("dummy worker rank=%d took its device", self.rank)
+        logger.info("device taken rank=%d", self.rank)
 
     def determine_available_memory(self) -> int:
-        """Every worker of this machine takes its share of one memory."""
+        """Every worker of this machine takes its share of one memory, unless the user said how much."""
         available = super().determine_available_memory()
         if self.config.cache.kv_cache_memory_bytes is not None:
             return available
