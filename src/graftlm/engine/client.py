@@ -46,7 +46,7 @@ __all__ = ["ProcessEngineClient", "prestart"]
 logger = logging.getLogger(__name__)
 
 #: What a core that was told to leave, or lost its parent's pipe, may take.
-_LEAVE_S = 2.0
+_LEAVE_S = 1.5
 #: What workers may take to notice that their core is gone.
 _WORKERS_GONE_S = 2.0
 

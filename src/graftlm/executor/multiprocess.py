@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: How long workers may take to leave in order.
-_LEAVE_S = 1.5
+_LEAVE_S = 1.0
 
 #: How long after an exception in one worker the death of another may show, which is then the true cause.
 _ROOT_CAUSE_S = 0.25

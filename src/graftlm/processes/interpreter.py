@@ -18,7 +18,7 @@ def start_interpreter(
     `-P` keeps the working directory out of sys.path, where a stray random.py would shadow the real one.
     """
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    command = [sys.executable, *flags, "-P", "-m", module, *arguments]
+    command = [sys.executable, *dict.fromkeys((*flags, "-P")), "-m", module, *arguments]
     # Blocked signals stay blocked across exec: Ctrl-C cannot kill an interpreter that is still starting.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -30,7 +30,8 @@ class LogSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     fmt: LogFormat = "text"
 
 
-_settings = LogSettings()
+#: Of a process whose logging is somebody else's, such as a script: its children only warn.
+_settings = LogSettings(levels=["warning"])
 
 
 def configure_logging(levels: Sequence[str] = (), fmt: LogFormat = "text", process: str = "front end") -> None:
