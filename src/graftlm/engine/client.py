@@ -31,6 +31,7 @@ from graftlm.engine.messages import (
 )
 from graftlm.engine.streams import Answers, Streams
 from graftlm.platforms.bootstrap import child_payload
+from graftlm.plugins import record
 from graftlm.processes.channel import FrameKind
 from graftlm.processes.failure import ChildFailed, Failure
 from graftlm.processes.liveness import is_running
@@ -104,6 +105,7 @@ class ProcessEngineClient:
             "graftlm.platforms.bootstrap:apply_plan_in_child",
             child_payload(self._host, role="engine", process=NAME),
         )
+        record("plan_sent", process=NAME)
         child.run(
             "graftlm.engine.core_process:main",
             encode(CoreStart(config=self.config.to_bytes(), address=self._core.address)),
