@@ -61,8 +61,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
             value = getattr(self, name)
             _check(_finite(value) and -2 <= value <= 2, name, value, "use -2 to 2")
         _check(
-            _finite(self.repetition_penalty) and self.repetition_penalty > 0,
-            "repetition_penalty", self.repetition_penalty, "use a value above 0; 1 changes nothing",
+            _finite(self.repetition_penalty) and 1e-3 <= self.repetition_penalty <= 1e6,
+            "repetition_penalty", self.repetition_penalty, "use 0.001 to 1000000; 1 changes nothing",
         )  # fmt: skip
         for token_id, bias in self.logit_bias.items():
             _check(_finite(bias) and -100 <= bias <= 100, f"logit_bias[{token_id}]", bias, "use -100 to 100")

@@ -85,8 +85,19 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         allowed = (error.headers or {}).get("Allow", "another method")
         return error_response(WrongMethod(request.method, path, allowed), error.headers)
     if error.status_code == 400 and error.__cause__ is not None:
-        return error_response(MalformedBody(f"the body cannot be read: {type(error.__cause__).__name__}"))
+        return error_response(MalformedBody(f"the body cannot be read: {_reading_problem(error.__cause__)}"))
     return error_response(OtherStatus(error.status_code, str(error.detail)), error.headers)
+
+
+def _reading_problem(cause: BaseException) -> str:
+    match cause:
+        case UnicodeDecodeError():
+            return "it is not UTF-8"
+        case RecursionError():
+            return "it is nested too deep"
+        case ValueError():
+            return "it has a number of too many digits"
+    return type(cause).__name__
 
 
 async def _on_client_gone(request: Request, error: Exception) -> Response:

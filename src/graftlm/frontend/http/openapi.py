@@ -43,13 +43,20 @@ def answers(
     """Document a 200 with the JSON of `struct`, or a stream of `stream_of`."""
     content: dict[str, Any] = {"application/json": {"schema": _reference(struct)}}
     if stream_of is not None:
-        content["text/event-stream"] = {
-            "schema": {
-                "type": "string",
-                "description": f"`data: ` lines of {stream_of.__name__} JSON, `[DONE]` last.",
-            }
-        }
+        content["text/event-stream"] = {"schema": _event_of(stream_of)}
     return {200: {"description": description, "content": content}}
+
+
+def _event_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Document one event of a stream."""
+    said = {"anyOf": [_reference(struct), _reference(ErrorResponse)]}
+    chunk = {"type": "string", "contentMediaType": "application/json", "contentSchema": said}
+    return {
+        "type": "object",
+        "description": f"One event: `data` is a {struct.__name__} as JSON, or an ErrorResponse; at last `[DONE]`.",
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, chunk]}},
+        "required": ["data"],
+    }
 
 
 def errors(*statuses: int) -> Responses:

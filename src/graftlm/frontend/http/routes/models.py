@@ -22,7 +22,7 @@ async def list_models(request: Request) -> Response:
     """List the served names; all of them are one model."""
     state = state_of(request)
     state.engine()
-    return _json(ModelList([_card(state, name) for name in state.served_names]))
+    return _json(ModelList(data=[_card(state, name) for name in state.served_names]))
 
 
 @router.get(

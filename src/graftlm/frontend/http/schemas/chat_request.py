@@ -77,7 +77,7 @@ def check_messages(messages: list[ChatMessage]) -> None:
     for place, message in enumerate(messages):
         if message.content is None and not (message.role == "assistant" and message.tool_calls):
             raise InvalidField(
-                f"messages[{place}].content is missing; a {message.role} message needs text",
+                f"messages[{place}].content is missing; a message of role {message.role!r} needs text",
                 param=f"messages[{place}].content",
             )
 

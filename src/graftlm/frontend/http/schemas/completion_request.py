@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 from graftlm.contracts.errors import NotYetSupported
 from graftlm.frontend.http.errors import InvalidField
 from graftlm.frontend.http.schemas.sampling import SamplingFields, is_sendable
-from graftlm.frontend.http.schemas.strict import MAX_TOKEN_ID, wrong_shape
+from graftlm.frontend.http.schemas.strict import MAX_TOKEN_ID, check_token_ids, wrong_shape
 
 DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 1024
@@ -31,10 +31,10 @@ def check_prompt(value: Any) -> list[Prompt]:
     kinds = set(map(type, value))
     if kinds == {str}:
         return [_text(text) for text in value]
-    if kinds == {int}:
-        return [check_token_ids(value)]
+    if kinds <= {int, float}:
+        return [_ids(value)]
     if kinds == {list}:
-        return [check_token_ids(ids) for ids in value]
+        return [_ids(ids) for ids in value]
     raise wrong_shape(_SHAPE)
 
 
@@ -44,15 +44,10 @@ def _text(value: str) -> str:
     return value
 
 
-def check_token_ids(value: list[Any]) -> list[int]:
-    """Return `value` if it is a list of ids of at least one; it may be long, so no loop in Python."""
+def _ids(value: list[Any]) -> list[int]:
     if not value:
         raise wrong_shape("a list of token ids may not be empty")
-    if set(map(type, value)) != {int}:
-        raise wrong_shape(_SHAPE)
-    if min(value) < 0 or max(value) > MAX_TOKEN_ID:
-        raise wrong_shape(f"a token id is 0 to {MAX_TOKEN_ID}")
-    return value
+    return check_token_ids(value, shape=_SHAPE)
 
 
 _IDS_SCHEMA = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}}

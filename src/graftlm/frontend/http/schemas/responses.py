@@ -43,13 +43,13 @@ class CompletionChoice(msgspec.Struct):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(msgspec.Struct):
+class Completion(msgspec.Struct, kw_only=True):
     id: str
+    object: str = "text_completion"
     created: int
     model: str
     choices: list[CompletionChoice]
     usage: Usage
-    object: str = "text_completion"
 
 
 class TopLogprob(msgspec.Struct):
@@ -85,13 +85,13 @@ class ChatChoice(msgspec.Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(msgspec.Struct):
+class ChatCompletion(msgspec.Struct, kw_only=True):
     id: str
+    object: str = "chat.completion"
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    object: str = "chat.completion"
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -111,42 +111,42 @@ class ChatChunkChoice(msgspec.Struct):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class CompletionChunk(msgspec.Struct):
+class CompletionChunk(msgspec.Struct, kw_only=True):
     """One event of a stream of completions."""
 
     id: str
+    object: str = "text_completion"
     created: int
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
-    object: str = "text_completion"
 
 
-class ChatChunk(msgspec.Struct):
+class ChatChunk(msgspec.Struct, kw_only=True):
     """One event of a stream of chat completions."""
 
     id: str
+    object: str = "chat.completion.chunk"
     created: int
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
-    object: str = "chat.completion.chunk"
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class ModelCard(msgspec.Struct):
+class ModelCard(msgspec.Struct, kw_only=True):
     id: str
+    object: str = "model"
     created: int
     root: str
     max_model_len: int | None
     owned_by: str = "graftlm"
     parent: str | None = None
-    object: str = "model"
 
 
-class ModelList(msgspec.Struct):
-    data: list[ModelCard]
+class ModelList(msgspec.Struct, kw_only=True):
     object: str = "list"
+    data: list[ModelCard]
 
 
 class Tokenized(msgspec.Struct):

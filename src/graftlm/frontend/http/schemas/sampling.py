@@ -83,7 +83,7 @@ class SamplingFields(StrictModel):
     min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS, description="Least tokens of each output.")
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=1e6, description="1 changes nothing.")
+    repetition_penalty: float | None = Field(None, ge=1e-3, le=1e6, description="1 changes nothing.")
     logit_bias: dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         None, max_length=1024, description="Token id -> added to its logit."
     )

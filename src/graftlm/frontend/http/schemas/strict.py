@@ -6,14 +6,33 @@ It does not know the routes. `http/validation.py` turns its complaints into sent
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 MAX_TOKEN_ID = 2**31 - 1
 
+
+def _integral(value: Any) -> Any:
+    """Take 4.0 for 4, as JSON does not tell them apart."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+
+
+def check_token_ids(value: list[Any], *, shape: str) -> list[int]:
+    """Return `value` if all are token ids; `shape` is the complaint if not. It may be long: no loop in Python."""
+    kinds = set(map(type, value))
+    if float in kinds:
+        value = [_integral(token_id) for token_id in value]
+        kinds = set(map(type, value))
+    if kinds - {int}:
+        raise wrong_shape(shape)
+    if value and (min(value) < 0 or max(value) > MAX_TOKEN_ID):
+        raise wrong_shape(f"a token id is 0 to {MAX_TOKEN_ID}")
+    return value
 
 
 class StrictModel(BaseModel):
@@ -21,17 +40,26 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, regex_engine="rust-regex")
 
+    _integers: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        cls._integers = tuple(n for n, field in cls.model_fields.items() if field.annotation in (int, int | None))
+
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown_fields(cls, data: Any) -> Any:
-        if isinstance(data, dict) and (unknown := [name for name in data if name not in cls.model_fields]):
+    def _check_names(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if unknown := [name for name in data if name not in cls.model_fields]:
             field = str(unknown[0])
             near = difflib.get_close_matches(field, cls.model_fields, n=2, cutoff=0.5)
             cure = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
             raise PydanticCustomError(
                 "unknown_field", "unknown field {field}{cure}", {"field": field, "cure": cure}
             )
-        return data
+        whole = {name: _integral(data[name]) for name in cls._integers if type(data.get(name)) is float}
+        return {**data, **whole} if whole else data
 
 
 def not_yet(what: str) -> PydanticCustomError:

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from graftlm.frontend.http.errors import InvalidField
 from graftlm.frontend.http.schemas.chat_request import ChatMessage, TemplateFields, check_messages
-from graftlm.frontend.http.schemas.strict import MAX_TOKEN_ID, StrictModel, wrong_shape
+from graftlm.frontend.http.schemas.strict import MAX_TOKEN_ID, StrictModel, check_token_ids, wrong_shape
 
 
 class TokenizeRequest(TemplateFields):
@@ -37,11 +37,10 @@ class TokenizeRequest(TemplateFields):
 
 
 def _check_tokens(value: Any) -> list[int]:
-    if not isinstance(value, list) or (set(map(type, value)) - {int}):
-        raise wrong_shape("tokens is a list of token ids")
-    if value and (min(value) < 0 or max(value) > MAX_TOKEN_ID):
-        raise wrong_shape(f"a token id is 0 to {MAX_TOKEN_ID}")
-    return value
+    shape = "tokens is a list of token ids"
+    if not isinstance(value, list):
+        raise wrong_shape(shape)
+    return check_token_ids(value, shape=shape)
 
 
 _TOKENS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}}
