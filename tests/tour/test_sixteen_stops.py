@@ -26,7 +26,10 @@ WORKER_HOOKS = {
 
 @pytest.fixture(scope="module", params=["spawn", "forkserver"])
 def tour(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path], tiny_opt: Path
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    wheels: dict[str, Path],
+    tiny_opt: Path,
 ) -> Iterator[TourServer]:
     """The server of the tour: a tiny OPT as MyOPTForCausalLM, on DummyDevice, with two workers."""
     folder = tmp_path_factory.mktemp("tour")
@@ -94,7 +97,7 @@ def test_stop_03_each_detector_is_asked_once_per_server(tour):
 
 
 def test_stop_04_general_plugins_run_once_per_process_of_their_roles(tour):
-    """Each general plugin runs once in each process that has one of its roles; registrations bear its owner's name."""
+    """Each general plugin runs once in each process of its roles; registrations bear the owner's name."""
     ran = sorted((e["plugin"], e["process"]) for e in tour.events("general_plugin_ran"))
     everywhere, workers = [FRONT_END, *tour.children], tour.workers
 
@@ -128,7 +131,7 @@ def test_stop_05_pre_register_and_update_runs_once(tour):
 
 
 def test_stop_06_the_registry_answers_for_an_eager_class_without_a_process(tour):
-    """The architecture is resolved once, from the class that the plugin registered; no helper process is started."""
+    """The architecture is resolved once, from the class that the plugin registered, without a helper process."""
     (resolved,) = tour.events("architecture_resolved")
 
     assert resolved["process"] == FRONT_END
@@ -159,7 +162,7 @@ def test_stop_07_the_config_pipeline_ends_with_the_platforms_last_word(tour):
     assert tour.hooks(FRONT_END) == dict.fromkeys(FRONT_END_HOOKS, 1)
     (line,) = tour.log("Initializing graftlm (v")
     assert f"compilation.custom_ops=('all',) ({platform})" in line
-    assert f"parallel.tensor_parallel_size=2 (user)" in line
+    assert "parallel.tensor_parallel_size=2 (user)" in line
 
 
 def test_stop_08_stat_loggers_come_before_the_engine_core(tour):
@@ -167,14 +170,13 @@ def test_stop_08_stat_loggers_come_before_the_engine_core(tour):
     (loaded,) = tour.events("stat_logger_loaded")
     (sent,) = tour.events("plan_sent", FRONT_END)
     (built,) = tour.records("stat logger built")
-    before = len(tour.records("request finished"))
     tour.complete([8, 9], max_tokens=3)
 
     assert (loaded["process"], loaded["plugin"]) == (FRONT_END, f"{WITNESS}:witness_stats")
     assert sent["facts"]["process"] == CORE
     assert loaded["at"] < sent["at"]
     assert (built["pid"], built["architecture"]) == (tour.pids[FRONT_END], "MyOPTForCausalLM")
-    assert tour.wait_for_records("request finished", before + 1)[-1]["tokens"] == 3
+    assert len(tour.wait_for_records("request finished", 1, tokens=3)) == 1
 
 
 def test_stop_09_the_engine_core_obeys_the_plan(tour):
@@ -190,7 +192,7 @@ def test_stop_09_the_engine_core_obeys_the_plan(tour):
 
 
 def test_stop_10_each_worker_gets_its_plan_and_its_threads(tour):
-    """The executor starts one process per rank and hands it the plan, then the config, and its thread environment."""
+    """The executor starts one process per rank, and hands it the plan, then the config, and its threads."""
     sent = tour.events("plan_sent", CORE)
     witnessed = {r["process"]: r for r in tour.records("general plugin ran")}
 
@@ -212,7 +214,9 @@ def test_stop_11_kernels_are_replaced_before_one_is_launched(tour):
         ledger = tour.ledger(worker)
         assert ledger.count("register_triton_kernel_overrides") == 1
         last_general = max(i for i, event in enumerate(ledger) if event == "general_plugin_ran")
-        assert last_general < ledger.index("register_triton_kernel_overrides") < ledger.index("worker_class_resolved")
+        assert (
+            last_general < ledger.index("register_triton_kernel_overrides") < ledger.index("worker_class_resolved")
+        )
     assert len(tour.log("register_triton_kernel_overrides called")) == 2
 
 
@@ -228,7 +232,10 @@ def test_stop_12_the_worker_takes_its_device_and_joins_its_group(tour):
         ledger = tour.ledger(worker)
         steps = ["worker_class_resolved", "set_device", "get_device_communicator_cls", "communicator_built"]
         assert sorted(steps, key=ledger.index) == steps
-        assert len(tour.log(f"[{worker} {tour.pids[worker]}] plugin.dummy_platform_plugin: device taken rank={rank}")) == 1
+        assert (
+            len(tour.log(f"[{worker} {tour.pids[worker]}] plugin.dummy_platform_plugin: device taken rank={rank}"))
+            == 1
+        )
         assert tour.hooks(worker) == dict.fromkeys(WORKER_HOOKS, 1)
 
 
@@ -242,9 +249,9 @@ def test_stop_13_attention_asks_once_per_distinct_question(tour):
 
 
 def test_stop_14_only_the_replaced_class_is_swapped(tour):
-    """The replacement of the rotary embedding is registered in each worker; OPT builds none, so nothing is swapped."""
+    """The replacement of the rotary embedding is known to each worker; OPT builds none, so nothing is swapped."""
     for worker in tour.workers:
-        (registered,) = tour.events("registered", worker, registry="custom_ops")
+        (registered,) = tour.events("registered", worker, registry="custom_ops", owner=PLATFORM)
         assert registered["facts"]["key"] == "graftlm.layers.rotary.RotaryEmbedding"
         assert registered["facts"]["value"] == "graftlm_dummy_platform.rotary:DummyRotaryEmbedding"
         assert not tour.events("op_swapped", worker)
@@ -262,7 +269,7 @@ def test_stop_15_each_op_chooses_its_forward_once_and_says_why(tour):
 
 
 def test_stop_16_ready_with_one_block_size_a_frozen_environment_and_one_plan_everywhere(tour):
-    """Workers agree on the backend's block size, environments freeze, and all processes have the same fingerprint."""
+    """Workers agree on the backend's block size, environments freeze, and all have the same fingerprint."""
     for worker in tour.workers:
         (decided,) = tour.events("block_size_decided", worker)
         assert decided["facts"] == {"block_size": 32, "asked_by": "default", "backends": ["DUMMY"]}

@@ -40,10 +40,14 @@ class TourServer:
 
     def complete(self, prompt: list[int], *, max_tokens: int = 8, **params: Any) -> list[int]:
         """Return the token ids of a completion."""
-        body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
-                "return_token_ids": True, **params}  # fmt: skip
+        body = {
+            "model": self.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
+            "return_token_ids": True, **params,
+        }  # fmt: skip
         request = urllib.request.Request(
-            f"{self.server.base_url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{self.server.base_url}/v1/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=30) as response:
             ids: list[int] = json.loads(response.read())["choices"][0]["token_ids"]
@@ -100,14 +104,14 @@ class TourServer:
 
     # What the witness wrote.
 
-    def records(self, what: str | None = None) -> list[dict[str, Any]]:
+    def records(self, what: str | None = None, **facts: Any) -> list[dict[str, Any]]:
         lines = [line for file in sorted(self.records_folder.glob("*.jsonl")) for line in file.open()]
-        return [r for r in map(json.loads, lines) if what in (None, r["what"])]
+        return [r for r in map(json.loads, lines) if what in (None, r["what"]) and facts.items() <= r.items()]
 
-    def wait_for_records(self, what: str, count: int) -> list[dict[str, Any]]:
-        """Return the records of that kind once there are as many; a thread of the witness may still write."""
+    def wait_for_records(self, what: str, count: int, **facts: Any) -> list[dict[str, Any]]:
+        """Return these records once there are as many; a thread of the witness may still write."""
         deadline = time.monotonic() + 10
-        while len(found := self.records(what)) < count and time.monotonic() < deadline:
+        while len(found := self.records(what, **facts)) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(found) == count, found
         return found

@@ -19,7 +19,9 @@ def in_every_process() -> None:
         process=host.process,
         role=host.role.value,
         # What decodes the config is imported after the plan was applied.
-        decoders=[m for m in ("graftlm.engine.core_process", "graftlm.executor.worker_process") if m in sys.modules],
+        decoders=[
+            m for m in ("graftlm.engine.core_process", "graftlm.executor.worker_process") if m in sys.modules
+        ],
         threads=os.environ.get("OMP_NUM_THREADS"),
     )
     threading.Thread(target=_watch_ready, name="witness", daemon=True).start()
