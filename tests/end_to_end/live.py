@@ -1,0 +1,146 @@
+"""Real servers under test: their processes by name, their metrics, and requests to them over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from server import Server
+
+FRONT_END = "front end"
+
+
+class LiveServer(Server):
+    """A server whose temporary files lie in a directory of their own, and all of whose processes are known."""
+
+    def __init__(self, *args: str, **options: Any) -> None:
+        self.temp_dir = Path(tempfile.mkdtemp(prefix="e2e-", dir="/tmp"))
+        super().__init__(list(args), env={"TMPDIR": str(self.temp_dir), **options.pop("env", {})}, **options)
+        self.model = args[0]
+
+    def stop(self, *, timeout_s: float = 20) -> int:
+        code = super().stop(timeout_s=timeout_s)
+        shutil.rmtree(self.temp_dir, ignore_errors=True)
+        return code
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def processes(self) -> dict[str, int]:
+        """Name → pid of every process of the server that runs; it leads a session of its own, so none escapes."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and (name := _name_in_session(int(entry.name), self.pid)):
+                found[name] = int(entry.name)
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers of /metrics by name without our prefix; of several series, their sum."""
+        found: dict[str, float] = {}
+        for line in httpx.get(f"{self.base_url}/metrics", timeout=30).text.splitlines():
+            if line.startswith("graftlm:"):
+                name, _, value = line.removeprefix("graftlm:").rpartition(" ")
+                name = name.partition("{")[0]
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+    def complete(self, prompt: Any, **fields: Any) -> dict[str, Any]:
+        """POST /v1/completions, which must be a 200."""
+        response = self.post("/v1/completions", prompt=prompt, **fields)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    def post(self, path: str, **fields: Any) -> httpx.Response:
+        return httpx.post(self.base_url + path, json={"model": self.model, **fields}, timeout=120)
+
+    @contextmanager
+    def streaming(self, prompt: Any, **fields: Any) -> Iterator[Stream]:
+        """An open stream of /v1/completions; leaving the block closes the connection."""
+        body = {"model": self.model, "prompt": prompt, "stream": True, **fields}
+        with (
+            httpx.Client(timeout=60) as http,
+            http.stream("POST", f"{self.base_url}/v1/completions", json=body) as response,
+        ):
+            yield Stream(response)
+
+
+class Stream:
+    """What a streaming client sees."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.status = response.status_code
+        self.events: list[dict[str, Any]] = []
+        self.done = False
+        self._lines = response.iter_lines() if self.status == 200 else iter(())
+        if self.status != 200:
+            self.events = [json.loads(response.read())]
+
+    def take(self, count: int) -> list[dict[str, Any]]:
+        """Read `count` more events, or all there are."""
+        taken = []
+        while len(taken) < count and (event := self._next()) is not None:
+            taken.append(event)
+        return taken
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Read to the end; a connection that is cut counts as an end."""
+        try:
+            self.take(1 << 30)
+        except httpx.TransportError as cut:
+            self.events.append({"error": {"message": f"connection cut: {cut!r}", "code": "cut"}})
+        return self.events
+
+    def _next(self) -> dict[str, Any] | None:
+        for line in self._lines:
+            if line == "data: [DONE]":
+                self.done = True
+            elif line.startswith("data: "):
+                self.events.append(json.loads(line.removeprefix("data: ")))
+                return self.events[-1]
+        return None
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """What the last event complains of."""
+        return self.events[-1].get("error") if self.events else None
+
+
+def _name_in_session(pid: int, leader: int) -> str | None:
+    try:
+        if os.getsid(pid) != leader or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return None
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except (ProcessLookupError, FileNotFoundError):
+        return None
+    if "--name" in words:
+        return words[words.index("--name") + 1]
+    return FRONT_END if pid == leader else f"other {pid}: {' '.join(words)}"
+
+
+def wait_until(condition: Callable[[], Any], *, limit_s: float = 10, step_s: float = 0.02, what: str = "") -> float:
+    """Wait for `condition` and return the seconds it took; fails when they are over."""
+    begun = time.monotonic()
+    while not condition():
+        waited = time.monotonic() - begun
+        assert waited < limit_s, f"still waiting after {waited:.1f} s: {what}"
+        time.sleep(step_s)
+    return time.monotonic() - begun
+
+
+def proportional_memory(pid: int) -> int:
+    """PSS in bytes: each page's share among the processes that have it."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"no Pss of {pid}")
