@@ -24,13 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class Shadow(msgspec.Struct, frozen=True):
-    """A second copy of a distribution, whose plugins are not used."""
+    """A second copy of a distribution, whose plugins are not used; `differs` when it would have others."""
 
     distribution: str
     version: str
     location: str
     used_version: str
     used_location: str
+    differs: bool
 
 
 class UnknownGroup(msgspec.Struct, frozen=True):
@@ -122,8 +123,9 @@ def _shadow(used: _Found, other: _Found) -> Shadow:
         str(other.location),
         used.dist.version,
         str(used.location),
+        differs=used.entries != other.entries or used.dist.version != other.dist.version,
     )
-    if used.entries != other.entries or used.dist.version != other.dist.version:
+    if shadow.differs:
         logger.warning(
             "plugin_distribution_shadowed distribution=%s version=%s at=%s used=%s used_version=%s",
             shadow.distribution,

@@ -128,8 +128,7 @@ def _spellings(discovery: Discovery, point: str) -> list[str]:
 
 
 def _hint(name: str, discovery: Discovery) -> str:
-    if discovery.shadows:
-        shadow = discovery.shadows[0]
+    if shadow := next((shadow for shadow in discovery.shadows if shadow.differs), None):
         return (
             f"{shadow.distribution} is installed twice; {shadow.used_location} is used, {shadow.location} is not."
         )

@@ -1,0 +1,201 @@
+"""The rules of the plugin system, each through the real command line; no rule here needs a running engine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin_packages import Site, run_graftlm
+
+
+def listed(site: Site, *flags: str) -> dict[str, Any]:
+    """Return what `graftlm plugins --json` says."""
+    done = run_graftlm("plugins", "--json", *flags, env=site.environment)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def refusal(site: Site, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """Return the last words of a `graftlm serve` that must not start, and that must say so in one line."""
+    done = run_graftlm("serve", *arguments, "--port=0", env={**site.environment, **(env or {})})
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("graftlm: error: "), done.stderr
+    return last
+
+
+def write_platform(site: Site, name: str, *, body: str = "", distribution: str | None = None) -> None:
+    """Install a platform that always answers; `body` are the methods in which it differs from the CPU."""
+    package = f"{name}_platform"
+    site.write(
+        distribution or f"{name}-platform",
+        entry_points={"platform_plugins": {name: f"{package}:detect"}},
+        files={
+            f"{package}/__init__.py": f'def detect():\n    return "{package}.platform:ThePlatform"\n',
+            f"{package}/platform.py": (
+                "from graftlm.contracts.platform import Platform\n"
+                "class ThePlatform(Platform):\n"
+                f'    device_name = "{name.title()}Device"\n{body}'
+            ),
+        },
+    )
+
+
+def test_out_of_tree_beats_built_in(site, wheels):
+    """A built-in detector that sees its device wins over the CPU, and loses against an installed platform."""
+    # A platform of graftlm's own kernel distribution is built in.
+    write_platform(site, "fast", distribution="graftlm-kernels")
+    alone = listed(site)["plan"]["platform"]
+    site.install(wheels["dummy_platform"])
+    beside = listed(site)
+
+    assert (alone["name"], alone["built_in"]) == ("fast", True)
+    assert beside["plan"]["platform"]["name"] == "dummy_platform_plugin"
+    (fast,) = [p for p in beside["plugins"] if p["name"] == "fast"]
+    assert fast["state"] == "idle"
+
+
+def test_two_out_of_tree_platforms_that_answer_are_an_error(site, wheels):
+    """The error names both, and how to choose."""
+    site.install(wheels["dummy_platform"])
+    write_platform(site, "other")
+    message = refusal(site, "no-model")
+
+    assert "dummy_platform_plugin, other" in message
+    assert "--platform dummy_platform_plugin or --platform other" in message
+
+
+def test_the_platform_flag_chooses(site, wheels):
+    """`--platform cpu` serves on the CPU although an installed platform would answer."""
+    site.install(wheels["dummy_platform"])
+    described = listed(site, "--platform", "cpu")
+
+    assert described["plan"]["platform"]["name"] == "cpu"
+    (dummy,) = [p for p in described["plugins"] if p["name"] == "dummy_platform_plugin"]
+    assert (dummy["state"], dummy["ms"]) == ("idle", 0.0)
+
+
+def test_an_unset_worker_class_is_refused_in_the_front_end(site, tiny_opt):
+    """A platform that leaves worker_cls at 'auto' is told so before any process starts."""
+    write_platform(site, "lazy")
+    message = refusal(site, str(tiny_opt))
+
+    assert "--worker-cls" in message and "'auto'" in message
+    assert "LazyDevice" in message and "check_and_update_config" in message
+
+
+def test_a_worker_class_object_is_refused_in_the_front_end(site, tiny_opt):
+    """A class object does not reach another process; the error names the path to write instead."""
+    body = """
+    @classmethod
+    def check_and_update_config(cls, config):
+        config.parallel.worker_cls = ThePlatform
+"""
+    write_platform(site, "eager", body=body)
+    message = refusal(site, str(tiny_opt))
+
+    assert "class object" in message
+    assert "'eager_platform.platform:ThePlatform'" in message
+
+
+def test_a_falsy_attention_answer_is_an_error(site, tiny_opt):
+    """A platform that names no attention backend stops the start with the name of its device."""
+    body = """
+    @classmethod
+    def check_and_update_config(cls, config):
+        config.parallel.worker_cls = "cpu"
+
+    @classmethod
+    def get_attn_backend_cls(cls, selected_backend, question):
+        return None
+"""
+    write_platform(site, "mute", body=body)
+    message = refusal(site, str(tiny_opt))
+
+    assert "Invalid attention backend for MuteDevice" in message
+
+
+@pytest.fixture
+def broken(site: Site) -> Site:
+    """A general plugin that registers two architectures and then raises."""
+    return site.write(
+        "broken-models",
+        entry_points={"general_plugins": {"broken": "broken_models:register"}},
+        files={
+            "broken_models.py": """
+                def register():
+                    from graftlm.models import ModelRegistry
+
+                    ModelRegistry.register_model("FirstForCausalLM", "graftlm.models.opt:OPTForCausalLM")
+                    ModelRegistry.register_model("SecondForCausalLM", "graftlm.models.opt:OPTForCausalLM")
+                    raise RuntimeError("the third is missing")
+            """
+        },
+    )
+
+
+def test_a_general_plugin_that_raises_leaves_nothing_behind(broken, tiny_opt):
+    """What it registered before it raised is gone; the error of whoever needs it says which plugin failed."""
+    for architecture in ("FirstForCausalLM", "SecondForCausalLM"):
+        message = refusal(broken, str(tiny_opt), "--hf-overrides", f'{{"architectures": ["{architecture}"]}}')
+        assert f"['{architecture}'] are not supported" in message
+        assert "'broken' of broken-models 1.0 failed" in message and "the third is missing" in message
+    (row,) = [p for p in listed(broken)["plugins"] if p["name"] == "broken"]
+    assert (row["state"], row["registrations"]) == ("failed", [])
+
+
+def test_a_named_plugin_that_raises_stops_the_start(broken):
+    """An operator who asked for a plugin gets it, or its traceback and who to blame."""
+    done = run_graftlm("serve", "no-model", "--enable-plugin", "broken", env=broken.environment)
+    last = done.stderr.strip().splitlines()[-1]
+
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "broken_models.py" in done.stderr
+    for part in ("'broken' of broken-models 1.0", "front end", "the third is missing", "--disable-plugin broken"):
+        assert part in last
+
+
+def test_an_unknown_plugin_name_is_refused_at_once_and_imports_nothing(site, wheels, tmp_path):
+    """The nearest name is told well within a second, and no code of any plugin has run."""
+    site.install(wheels["dummy_platform"], wheels["tour_witness"])
+    begun = time.monotonic()
+    message = refusal(site, "no-model", "--plugins", "dumy_platform_plugin", env={"TOUR_RECORDS": str(tmp_path)})
+    seconds = time.monotonic() - begun
+
+    assert "no installed plugin is called 'dumy_platform_plugin'; did you mean 'dummy_platform_plugin'" in message
+    assert seconds < 1
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def test_the_engine_publishes_its_own_plugins_beside_those_of_others(site, wheels):
+    """Built-ins enter through the same entry points: both are discovered, and listed in the same way."""
+    site.install(wheels["dummy_platform"], wheels["dummy_model"])
+    rows = {(p["point"], p["name"], p["distribution"]) for p in listed(site)["plugins"]}
+    own = {
+        (e.group.removeprefix("graftlm."), e.name, "graftlm")
+        for e in importlib.metadata.distribution("graftlm").entry_points
+        if e.group.startswith("graftlm.")
+    }
+
+    assert {("platform_plugins", "cpu", "graftlm"), ("attention_backends", "TORCH_PAGED", "graftlm")} <= own <= rows
+    assert {
+        ("platform_plugins", "dummy_platform_plugin", "graftlm-dummy-platform"),
+        ("general_plugins", "dummy_custom_ops", "graftlm-dummy-platform"),
+        ("general_plugins", "register_dummy_model", "graftlm-dummy-model"),
+    } <= rows
+
+
+def test_help_runs_no_plugin(site, wheels, tmp_path: Path):
+    """`--help` and `--version` leave every installed plugin alone."""
+    site.install(wheels["tour_witness"])
+    for words in (["--version"], ["--help"], ["serve", "--help"]):
+        done = run_graftlm(*words, env={**site.environment, "TOUR_RECORDS": str(tmp_path)})
+        assert done.returncode == 0, done.stderr
+
+    assert list(tmp_path.glob("*.jsonl")) == []
