@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import contextlib
 import itertools
 import json
 import os
 import platform
 import random
+import shutil
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +32,7 @@ from typing import Any
 import psutil
 
 from benchmarks.client import run_streams
+from benchmarks.transformers_peer import export
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 128
@@ -155,7 +159,9 @@ def compare(rounds: int, streams: list[int], arguments: list[str]) -> dict[str, 
     """Measure both sides, round by round, and return every figure of every round."""
     from graftlm.models.sources import resolve_model
 
-    checkpoint = resolve_model("demo", revision=None, progress=True)
+    checkpoint = Path(tempfile.mkdtemp(prefix="graftlm-bench-"))
+    atexit.register(shutil.rmtree, checkpoint, ignore_errors=True)
+    export(resolve_model("demo", revision=None, progress=True), checkpoint)
     threads = os.cpu_count() or 1
     import torch
     import transformers

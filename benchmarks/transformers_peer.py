@@ -1,4 +1,4 @@
-"""The peer of `make bench`: `transformers` generate on the same model, driven by JSON lines on standard input.
+"""The peer of `make bench`: `transformers` generate on the same weights, driven by JSON lines on standard input.
 
 Each command `{"prompts": [[ids]], "max_new_tokens": n}` answers with the seconds at which each token came.
 """
@@ -25,13 +25,32 @@ class _ClockCriteria:
         return torch.zeros(input_ids.shape[0], dtype=torch.bool)
 
 
+def export(checkpoint: Path, directory: Path) -> None:
+    """Write a GGUF checkpoint as the directory of fp32 safetensors that `transformers` loads fastest."""
+    import torch
+    from safetensors.torch import save_file
+
+    from graftlm.config import EngineConfig
+    from graftlm.models.checkpoints import iterate_weights, read_facts
+
+    facts = read_facts(checkpoint)
+    config = EngineConfig()
+    config.model.path, config.model.format, config.model.hf_config = facts.path, facts.format, facts.hf_config
+    tensors = {
+        name: (weight if isinstance(weight, torch.Tensor) else weight.dequantize(torch.float32)).contiguous()
+        for name, weight in iterate_weights(config)
+    }
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama", **facts.hf_config}))
+
+
 def main() -> None:
     path, threads = Path(sys.argv[1]), int(sys.argv[2])
     import torch
     from transformers import AutoModelForCausalLM, StoppingCriteriaList
 
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
     print(json.dumps({"ready": True}), flush=True)
