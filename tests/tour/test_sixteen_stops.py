@@ -94,6 +94,10 @@ def test_stop_03_each_detector_is_asked_once_per_server(tour):
     (line,) = tour.log("Platform plugin dummy_platform_plugin is activated")
     assert line.startswith("INFO") and f"[{FRONT_END} {tour.pids[FRONT_END]}]" in line
     assert tour.plan["platform"]["distribution"] == PLATFORM
+    row = tour.plugin("dummy_platform_plugin")
+    assert (row["state"], row["reason"]) == ("active", "its detector answered")
+    assert row["processes"] == {FRONT_END: "active", CORE: "idle", "worker 0": "active", "worker 1": "active"}
+    assert tour.plugin("cpu", "platform_plugins")["reason"].endswith("; dummy_platform_plugin was taken")
 
 
 def test_stop_04_general_plugins_run_once_per_process_of_their_roles(tour):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from graftlm.contracts.platform import Platform
+from graftlm.contracts.points import PLATFORM_PLUGINS
 from graftlm.platforms.errors import PlatformUnresolved
 from graftlm.plugins import find_host
 
@@ -28,6 +29,9 @@ def resolve_current_platform() -> Platform:
         if choice is None:
             raise PlatformUnresolved(moment="while the platform is still being detected")
         host.platform = load_platform(choice.class_path, choice.label)
+        for plugin in host.plugins(PLATFORM_PLUGINS):
+            if plugin.label == choice.label:
+                host.active(plugin)
     found: Platform = host.platform
     return found
 

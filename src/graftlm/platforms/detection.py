@@ -28,6 +28,10 @@ from graftlm.plugins.selection import LEFT_OUT
 logger = logging.getLogger(__name__)
 
 
+#: What a detector said that gave no reason.
+ANSWERED, DECLINED = "its detector answered", "its detector declined"
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What one detector said, and how long it took to import and ask it."""
 
@@ -51,10 +55,11 @@ def decide(host: PluginHost, *, name: str | None, allow_fallback: bool) -> None:
     host.choose_platform(
         PlatformChoice(
             name=plugin.name, distribution=plugin.distribution, version=plugin.version, class_path=path,
-            reason=detection.reason or "its detector answered", built_in=plugin.built_in,
+            reason=detection.reason or ANSWERED, built_in=plugin.built_in,
         )
     )  # fmt: skip
-    host.active(plugin, reason=detection.reason)
+    host.active(plugin, reason=detection.reason or ANSWERED)
+    search.tell_the_losers(winner=plugin)
     host.ledger.record("platform_activated", plugin=plugin.label, name=plugin.name, class_path=path)
     logger.info("Platform plugin %s is activated", plugin.name)
     if detection.last_resort and name is None:
@@ -118,6 +123,13 @@ class _Search:
             self.answers.remove(answer)
             return None
 
+    def tell_the_losers(self, *, winner: Plugin) -> None:
+        """Say in the outcome of each other platform that could have served which one was taken."""
+        for answer in self.answers:
+            if answer.offers and answer.plugin.identity != winner.identity:
+                outcome = self.host.outcomes[answer.plugin.identity]
+                outcome.reason = f"{outcome.reason}; {winner.name} was taken"
+
     def tell_what_was_seen(self, *, serving_on: str) -> None:
         for answer in self.answers:
             if answer.detection.seen and not answer.offers:
@@ -172,7 +184,8 @@ class _Search:
             return
         self._record(plugin, detection.class_path, detection.reason, started)
         ms = (time.perf_counter() - started) * 1000
-        self.host.outcomes[plugin.identity] = self.host.idle(detection.reason or "its detector declined", ms=ms)
+        said = detection.reason or (DECLINED if detection.class_path is None else ANSWERED)
+        self.host.outcomes[plugin.identity] = self.host.idle(said, ms=ms)
         self.answers.append(Answer(plugin, detection))
 
     def _ask_left_out(self, plugin: Plugin) -> None:
@@ -215,7 +228,7 @@ def _as_detection(answer: Any, plugin: Plugin) -> Detection:
         case Detection():
             return answer
         case None | str():
-            return Detection(class_path=answer or None, reason="" if answer else "its detector declined")
+            return Detection(class_path=answer or None, reason="" if answer else DECLINED)
         case (None | str() as path, str() as reason):
             return Detection(class_path=path or None, reason=reason)
     raise TypeError(
