@@ -1,0 +1,197 @@
+// Packing, and how one multiplication is shared by the threads.
+#include "linear.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "pool.h"
+
+namespace graftlm {
+
+// Multiply-adds of a chunk: fewer would cost more to claim than to do, more would leave threads waiting at the end.
+constexpr int64_t kLeastWork = 128 << 10;
+constexpr int64_t kMostWork = 4 << 20;
+// Activations of a chunk should stay in a core's second cache while the panels pass by.
+constexpr int64_t kRowBytes = 128 << 10;
+
+PackedMatrix::PackedMatrix(Format format, int64_t outputs, int64_t columns)
+    : format_(format), outputs_(outputs), columns_(columns) {
+  if (outputs < 0 || columns < 0) throw std::invalid_argument("a matrix has no negative size");
+  if (!is_float(format) && columns % kBlock) {
+    throw std::invalid_argument("quantized weights come in blocks of 32 columns, not " + std::to_string(columns));
+  }
+  const int64_t lanes = panel_outputs(format);
+  panels_ = (outputs + lanes - 1) / lanes;
+  bytes_ = panels_ * steps() * panel_step_bytes(format);
+  // Zeros that take memory only where they are written.
+  void* memory = mmap(nullptr, static_cast<size_t>(std::max<int64_t>(bytes_, 1)), PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  memory_ = static_cast<uint8_t*>(memory);
+}
+
+PackedMatrix::~PackedMatrix() { munmap(memory_, static_cast<size_t>(std::max<int64_t>(bytes_, 1))); }
+
+uint8_t* PackedMatrix::step_of(int64_t output, int64_t step) const {
+  const int64_t panel = output / panel_outputs(format_);
+  return memory_ + (panel * steps() + step) * panel_step_bytes(format_);
+}
+
+// Offset, in bytes, of a block's weights behind its scales and minima.
+static int64_t weights_offset(Format format) { return format == Format::q4_1 ? 32 : 16; }
+
+static int64_t file_block_bytes(Format format) {
+  switch (format) {
+    case Format::q4_0: return 18;
+    case Format::q4_1: return 20;
+    case Format::q8_0: return 34;
+    case Format::f32: return 4;
+    default: return 2;
+  }
+}
+
+// The place of one column within a panel's step, in elements, for 16-bit floats.
+static int half_place(Format format, int lane) {
+  return format == Format::bf16 ? (lane < 8 ? 2 * lane : 2 * (lane - 8) + 1) : lane;
+}
+
+static void pack_block(Format format, const uint8_t* from, int lane, uint8_t* to) {
+  std::memcpy(to + 2 * lane, from, 2);
+  if (format == Format::q4_1) std::memcpy(to + 16 + 2 * lane, from + 2, 2);
+  uint8_t* weights = to + weights_offset(format);
+  const uint8_t* own = from + (format == Format::q4_1 ? 4 : 2);
+  for (int k = 0; k < kBlock; ++k) {
+    if (format == Format::q8_0) {
+      weights[16 * (k / 2) + 2 * lane + k % 2] = own[k];
+    } else {
+      // The file holds columns 0..15 in the low halves of its 16 bytes and 16..31 in the high ones.
+      const uint8_t value = k < 16 ? own[k] & 15 : own[k - 16] >> 4;
+      uint8_t& both = weights[32 * (k / 8) + 4 * lane + k % 4];
+      both = k % 8 < 4 ? (both & 0xf0) | value : (both & 0x0f) | static_cast<uint8_t>(value << 4);
+    }
+  }
+}
+
+void PackedMatrix::pack_rows(int64_t offset, int64_t rows, const void* from, int64_t stride) {
+  if (offset < 0 || rows < 0 || offset + rows > outputs_) {
+    throw std::out_of_range("rows " + std::to_string(offset) + ":" + std::to_string(offset + rows) +
+                            " of a matrix of " + std::to_string(outputs_));
+  }
+  const int64_t lanes = panel_outputs(format_), unit = file_block_bytes(format_);
+  auto pack = [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const uint8_t* source = static_cast<const uint8_t*>(from) + row * stride;
+      const int lane = static_cast<int>((offset + row) % lanes);
+      for (int64_t step = 0; step < steps(); ++step) {
+        uint8_t* to = step_of(offset + row, step);
+        if (!is_float(format_)) pack_block(format_, source + step * unit, lane, to);
+        else if (format_ == Format::f32) std::memcpy(to + 4 * lane, source + step * unit, 4);
+        else std::memcpy(to + 2 * half_place(format_, lane), source + step * unit, 2);
+      }
+    }
+  };
+  // Whole panels, so that two threads never write to one byte; the first may begin within a panel.
+  const int64_t first = offset / lanes, last = (offset + rows + lanes - 1) / lanes;
+  for_ranges(last - first, 4, [&](int64_t begin, int64_t end) {
+    pack(std::max<int64_t>((first + begin) * lanes - offset, 0), std::min((first + end) * lanes - offset, rows));
+  });
+}
+
+void PackedMatrix::multiply(
+    const LinearInput& in, const void* bias, DType bias_type, const LinearOutput& out) const {
+  if (in.rows <= 0 || outputs_ == 0) return;
+  const Path& path = current_path();
+  LinearJob job{};
+  job.weights = memory_;
+  job.format = format_;
+  job.outputs = outputs_;
+  job.columns = columns_;
+  job.bias = bias;
+  job.bias_type = bias_type;
+  job.y = out.y;
+  job.y_type = out.type;
+  job.y_stride = out.stride;
+  int64_t row_bytes = columns_ * 4;
+  if (is_float(format_)) {
+    job.x = static_cast<const float*>(in.x);
+    job.x_stride = in.stride;
+    if (in.type != DType::f32) {
+      auto* converted = static_cast<float*>(scratch(0, in.rows * columns_ * 4));
+      for (int64_t row = 0; row < in.rows; ++row)
+        for (int64_t k = 0; k < columns_; ++k)
+          converted[row * columns_ + k] = load_any(in.x, row * in.stride + k, in.type);
+      job.x = converted;
+      job.x_stride = columns_;
+    }
+  } else {
+    const int64_t blocks = columns_ / kBlock, wide = format_ == Format::q8_0 ? 2 : 1;
+    row_bytes = columns_ * wide;
+    void* whole = scratch(0, in.rows * row_bytes);
+    auto* scales = static_cast<float*>(scratch(1, 2 * in.rows * blocks * 4));
+    QuantizeJob quantize{in.x, in.type, in.stride, columns_, nullptr, nullptr, scales, scales + in.rows * blocks,
+        format_ == Format::q4_0 ? -8.0f : 1.0f};
+    (wide == 2 ? reinterpret_cast<void*&>(quantize.q16) : reinterpret_cast<void*&>(quantize.q8)) = whole;
+    for_ranges(in.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1)),
+        [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
+    job.q8 = quantize.q8;
+    job.q16 = quantize.q16;
+    job.scales = quantize.scales;
+    job.sums = quantize.sums;
+  }
+
+  // Twelve rows are a multiple of what the kernels of either kind take at once.
+  const int64_t fitting = std::max<int64_t>(12, kRowBytes / std::max<int64_t>(row_bytes, 1) / 12 * 12);
+  const int64_t row_step = std::min(fitting, in.rows);
+  const int64_t row_chunks = (in.rows + row_step - 1) / row_step;
+  const int64_t panel_work = std::max<int64_t>(row_step * columns_ * panel_outputs(format_), 1);
+  const int64_t even = panels_ * panel_work / (8 * num_threads());
+  const int64_t work = std::clamp(even, kLeastWork, kMostWork);
+  const int64_t panel_step = std::clamp<int64_t>(work / panel_work, 1, panels_);
+  const int64_t panel_chunks = (panels_ + panel_step - 1) / panel_step;
+  for_chunks(panel_chunks * row_chunks, [&](int64_t chunk, int) {
+    const int64_t row = chunk / panel_chunks * row_step, panel = chunk % panel_chunks * panel_step;
+    path.linear(job, panel, std::min(panel + panel_step, panels_), row, std::min(row + row_step, in.rows));
+  });
+}
+
+void PackedMatrix::read_row(int64_t output, void* to, DType type) const {
+  const int lane = static_cast<int>(output % panel_outputs(format_));
+  for (int64_t step = 0; step < steps(); ++step) {
+    const uint8_t* from = step_of(output, step);
+    if (is_float(format_)) {
+      const auto own = static_cast<DType>(static_cast<int>(format_));
+      store_any(to, step, type, load_any(from, half_place(format_, lane), own));
+      continue;
+    }
+    const float scale = load_any(from, lane, DType::f16);
+    const float minimum = format_ == Format::q4_1 ? load_any(from + 16, lane, DType::f16) : 0.0f;
+    const uint8_t* weights = from + weights_offset(format_);
+    for (int k = 0; k < kBlock; ++k) {
+      float value;
+      if (format_ == Format::q8_0) {
+        value = static_cast<int8_t>(weights[16 * (k / 2) + 2 * lane + k % 2]);
+      } else {
+        const uint8_t both = weights[32 * (k / 8) + 4 * lane + k % 4];
+        value = static_cast<float>(k % 8 < 4 ? both & 15 : both >> 4) - (format_ == Format::q4_0 ? 8.0f : 0.0f);
+      }
+      store_any(to, step * kBlock + k, type, value * scale + minimum);
+    }
+  }
+}
+
+void PackedMatrix::gather(const int64_t* ids, int64_t count, void* to, DType type) const {
+  for (int64_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= outputs_) {
+      throw std::out_of_range("row " + std::to_string(ids[i]) + " of a matrix of " + std::to_string(outputs_));
+    }
+  }
+  for_ranges(count, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) read_row(ids[i], at(to, i * columns_, type), type);
+  });
+}
+
+}  // namespace graftlm

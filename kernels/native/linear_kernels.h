@@ -1,0 +1,284 @@
+// Linear layers over packed weights: float formats by multiply-add, integer formats by whole numbers.
+//
+// Panels of outputs are independent; rows are taken a few at a time so that unpacked weights serve all of them.
+#pragma once
+
+#include "path.h"
+#include "vec.h"
+
+namespace graftlm::GRAFTLM_PATH {
+
+// Writes `count` outputs of one row, bias added, in the caller's number format.
+GRAFTLM_INLINE void put(const LinearJob& job, int64_t row, int64_t output, V8 value, int64_t count) {
+  if (count >= 8 && job.y_type == DType::f32 && (!job.bias || job.bias_type == DType::f32)) {
+    if (job.bias) value += load(static_cast<const float*>(job.bias) + output);
+    store(static_cast<float*>(job.y) + row * job.y_stride + output, value);
+    return;
+  }
+  for (int64_t i = 0; i < 8 && i < count; ++i) {
+    float one = value[i];
+    if (job.bias) one += load_any(job.bias, output + i, job.bias_type);
+    store_any(job.y, row * job.y_stride + output + i, job.y_type, one);
+  }
+}
+
+GRAFTLM_INLINE void load_pair(const float* weights, V8& a, V8& b) {
+  a = load(weights);
+  b = load(weights + 8);
+}
+
+GRAFTLM_INLINE void load_pair(const F16* weights, V8& a, V8& b) {
+  a = load(weights);
+  b = load(weights + 8);
+}
+
+// Packed so that output i lies in the low half of word i and output 8 + i in its high half.
+GRAFTLM_INLINE void load_pair(const Bf16* weights, V8& a, V8& b) {
+  using U8 = uint32_t __attribute__((vector_size(32)));
+  U8 words;
+  std::memcpy(&words, weights, 32);
+  const U8 low = words << 16, high = words & 0xffff0000u;
+  std::memcpy(&a, &low, 32);
+  std::memcpy(&b, &high, 32);
+}
+
+template <class W, int kRows>
+static void float_tile(const LinearJob& job, const W* panel, int64_t row, int64_t output) {
+  const float* x = job.x + row * job.x_stride;
+  const int64_t stride = job.x_stride;
+  // One row alone would wait for each addition: it sums in two halves.
+  constexpr int kParts = kRows == 1 ? 2 : 1;
+  V8 sums[kParts][kRows][2] = {};
+  int64_t k = 0;
+  for (; k + kParts <= job.columns; k += kParts) {
+    for (int part = 0; part < kParts; ++part) {
+      V8 a, b;
+      load_pair(panel + (k + part) * 16, a, b);
+      for (int r = 0; r < kRows; ++r) {
+        const V8 value = set1(x[r * stride + k + part]);
+        sums[part][r][0] = fma(value, a, sums[part][r][0]);
+        sums[part][r][1] = fma(value, b, sums[part][r][1]);
+      }
+    }
+  }
+  for (; k < job.columns; ++k) {
+    V8 a, b;
+    load_pair(panel + k * 16, a, b);
+    for (int r = 0; r < kRows; ++r) {
+      sums[0][r][0] = fma(set1(x[r * stride + k]), a, sums[0][r][0]);
+      sums[0][r][1] = fma(set1(x[r * stride + k]), b, sums[0][r][1]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    if (kParts == 2) {
+      sums[0][r][0] += sums[kParts - 1][r][0];
+      sums[0][r][1] += sums[kParts - 1][r][1];
+    }
+    put(job, row + r, output, sums[0][r][0], job.outputs - output);
+    put(job, row + r, output + 8, sums[0][r][1], job.outputs - output - 8);
+  }
+}
+
+template <class W>
+static void float_panel(const LinearJob& job, int64_t panel, int64_t row, int64_t end) {
+  const W* weights = reinterpret_cast<const W*>(job.weights) + panel * 16 * job.columns;
+  const int64_t output = panel * 16;
+  for (; row + 6 <= end; row += 6) float_tile<W, 6>(job, weights, row, output);
+  switch (end - row) {
+    case 5: float_tile<W, 5>(job, weights, row, output); break;
+    case 4: float_tile<W, 4>(job, weights, row, output); break;
+    case 3: float_tile<W, 3>(job, weights, row, output); break;
+    case 2: float_tile<W, 2>(job, weights, row, output); break;
+    case 1: float_tile<W, 1>(job, weights, row, output); break;
+    default: break;
+  }
+}
+
+// One block of columns of a packed panel: eight outputs' scales, their minima (Q4_1), their weights.
+//
+// 4 bits: 4 vectors of 32 bytes; byte o * 4 + i of vector j holds output o's weights of columns 8j + i (low half)
+// and 8j + 4 + i (high half). 8 bits: 16 vectors of 16 bytes; byte o * 2 + i of vector p is column 2p + i.
+template <Format kFormat>
+struct Block {
+  static constexpr int kMinBytes = kFormat == Format::q4_1 ? 16 : 0;
+  static constexpr int kBytes = 16 + kMinBytes + (kFormat == Format::q8_0 ? 256 : 128);
+  const uint8_t* from;
+
+  V8 scales() const { return load(reinterpret_cast<const F16*>(from)); }
+  // Q4_0 is Q4_1 with a minimum of -8 scales; the sums of the activations already carry the -8.
+  V8 minima(V8 scale) const { return kMinBytes ? load(reinterpret_cast<const F16*>(from + 16)) : scale; }
+  const uint8_t* weights() const { return from + 16 + kMinBytes; }
+};
+
+#if GRAFTLM_USE_AVX2
+
+GRAFTLM_INLINE __m256i broadcast4(const void* from) {
+  int32_t four;
+  std::memcpy(&four, from, 4);
+  return _mm256_set1_epi32(four);
+}
+
+// The sums of one block for each row: eight outputs in eight lanes.
+template <Format kFormat, int kRows>
+GRAFTLM_INLINE void block_sums(const LinearJob& job, Block<kFormat> block, int64_t row, int64_t column, V8* found) {
+  const __m256i zero = _mm256_setzero_si256();
+  __m256i sums[kRows];
+  for (int r = 0; r < kRows; ++r) sums[r] = zero;
+  const uint8_t* weights = block.weights();
+  if constexpr (kFormat == Format::q8_0) {
+    const int16_t* x = job.q16 + row * job.columns + column;
+    for (int p = 0; p < 16; ++p) {
+      const __m256i w =
+          _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weights + 16 * p)));
+      for (int r = 0; r < kRows; ++r) {
+        const __m256i a = broadcast4(x + r * job.columns + 2 * p);
+        sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(w, a));
+      }
+    }
+    for (int r = 0; r < kRows; ++r) found[r] = _mm256_cvtepi32_ps(sums[r]);
+  } else {
+    const __m256i low = _mm256_set1_epi8(15);
+    const int8_t* x = job.q8 + row * job.columns + column;
+    for (int j = 0; j < 4; ++j) {
+      const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + 32 * j));
+      const __m256i first = _mm256_and_si256(both, low);
+      const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+      // 16 bits hold 8 steps: 8 * 2 * 15 * 127 = 30,480.
+      for (int r = 0; r < kRows; ++r) {
+        const int8_t* own = x + r * job.columns + 8 * j;
+        sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(first, broadcast4(own)));
+        sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(second, broadcast4(own + 4)));
+      }
+    }
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int r = 0; r < kRows; ++r) found[r] = _mm256_cvtepi32_ps(_mm256_madd_epi16(sums[r], ones));
+  }
+}
+
+#else
+
+template <Format kFormat, int kRows>
+GRAFTLM_INLINE void block_sums(const LinearJob& job, Block<kFormat> block, int64_t row, int64_t column, V8* found) {
+  const uint8_t* weights = block.weights();
+  I8 sums[kRows] = {};
+  for (int k = 0; k < kBlock; ++k) {
+    I8 w;
+    for (int o = 0; o < 8; ++o) {
+      if constexpr (kFormat == Format::q8_0) {
+        w[o] = static_cast<int8_t>(weights[16 * (k / 2) + 2 * o + k % 2]);
+      } else {
+        const uint8_t both = weights[32 * (k / 8) + 4 * o + k % 4];
+        w[o] = k % 8 < 4 ? both & 15 : both >> 4;
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t place = (row + r) * job.columns + column + k;
+      sums[r] += w * static_cast<int32_t>(kFormat == Format::q8_0 ? job.q16[place] : job.q8[place]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) found[r] = __builtin_convertvector(sums[r], V8);
+}
+
+#endif
+
+template <Format kFormat, int kRows>
+static void integer_tile(const LinearJob& job, const uint8_t* panel, int64_t row, int64_t output) {
+  const int64_t blocks = job.columns / kBlock;
+  const float* scales = job.scales + row * blocks;
+  const float* sums = job.sums + row * blocks;
+  V8 totals[kRows] = {};
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Block<kFormat> block{panel + b * Block<kFormat>::kBytes};
+    V8 found[kRows];
+    block_sums<kFormat, kRows>(job, block, row, b * kBlock, found);
+    const V8 scale = block.scales();
+    for (int r = 0; r < kRows; ++r) totals[r] = fma(found[r], scale * set1(scales[r * blocks + b]), totals[r]);
+    if constexpr (kFormat != Format::q8_0) {
+      const V8 minimum = block.minima(scale);
+      for (int r = 0; r < kRows; ++r) totals[r] = fma(minimum, set1(sums[r * blocks + b]), totals[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) put(job, row + r, output, totals[r], job.outputs - output);
+}
+
+template <Format kFormat>
+static void integer_panel(const LinearJob& job, int64_t panel, int64_t row, int64_t end) {
+  const uint8_t* weights = job.weights + panel * (job.columns / kBlock) * Block<kFormat>::kBytes;
+  const int64_t output = panel * 8;
+  for (; row + 4 <= end; row += 4) integer_tile<kFormat, 4>(job, weights, row, output);
+  switch (end - row) {
+    case 3: integer_tile<kFormat, 3>(job, weights, row, output); break;
+    case 2: integer_tile<kFormat, 2>(job, weights, row, output); break;
+    case 1: integer_tile<kFormat, 1>(job, weights, row, output); break;
+    default: break;
+  }
+}
+
+static void linear(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
+  for (; panel < panel_end; ++panel) {
+    switch (job.format) {
+      case Format::f32: float_panel<float>(job, panel, row, row_end); break;
+      case Format::bf16: float_panel<Bf16>(job, panel, row, row_end); break;
+      case Format::f16: float_panel<F16>(job, panel, row, row_end); break;
+      case Format::q4_0: integer_panel<Format::q4_0>(job, panel, row, row_end); break;
+      case Format::q4_1: integer_panel<Format::q4_1>(job, panel, row, row_end); break;
+      case Format::q8_0: integer_panel<Format::q8_0>(job, panel, row, row_end); break;
+    }
+  }
+}
+
+GRAFTLM_INLINE I8 rounded(V8 value) {
+#if GRAFTLM_USE_AVX2
+  return reinterpret_cast<I8>(_mm256_cvtps_epi32(value));
+#else
+  const V8 shift = set1(12582912.0f);
+  return __builtin_convertvector((value + shift) - shift, I8);
+#endif
+}
+
+template <class X>
+static void quantize_row(const QuantizeJob& job, int64_t row) {
+  const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
+  const int64_t blocks = job.columns / kBlock;
+  for (int64_t b = 0; b < blocks; ++b) {
+    V8 parts[4];
+    V8 largest = V8{};
+    for (int i = 0; i < 4; ++i) {
+      parts[i] = load(x + b * kBlock + 8 * i);
+      largest = max(largest, max(parts[i], -parts[i]));
+    }
+    const float most = max_of(largest);
+    const V8 inverse = set1(most > 0 ? 127.0f / most : 0.0f);
+    const int64_t place = row * job.columns + b * kBlock;
+    I8 sum = {};
+    for (int i = 0; i < 4; ++i) {
+      const I8 whole = rounded(parts[i] * inverse);
+      sum += whole;
+      if (job.q8) {
+        using Bytes = int8_t __attribute__((vector_size(8)));
+        const Bytes bytes = __builtin_convertvector(whole, Bytes);
+        std::memcpy(job.q8 + place + 8 * i, &bytes, 8);
+      } else {
+        using Shorts = int16_t __attribute__((vector_size(16)));
+        const Shorts shorts = __builtin_convertvector(whole, Shorts);
+        std::memcpy(job.q16 + place + 8 * i, &shorts, 16);
+      }
+    }
+    const float scale = most / 127.0f;
+    const int total = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+    job.scales[row * blocks + b] = scale;
+    job.sums[row * blocks + b] = scale * static_cast<float>(total) * job.sum_factor;
+  }
+}
+
+static void quantize(const QuantizeJob& job, int64_t row, int64_t row_end) {
+  for (; row < row_end; ++row) {
+    switch (job.x_type) {
+      case DType::f32: quantize_row<float>(job, row); break;
+      case DType::bf16: quantize_row<Bf16>(job, row); break;
+      case DType::f16: quantize_row<F16>(job, row); break;
+    }
+  }
+}
+
+}  // namespace graftlm::GRAFTLM_PATH

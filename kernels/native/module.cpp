@@ -1,0 +1,141 @@
+// The Python module: functions that take addresses, sizes and strides as whole numbers.
+//
+// It checks nothing that the Python side knows; tensors stay alive and in place during a call, which holds no GIL.
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "attention.h"
+#include "linear.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+using namespace graftlm;
+using Address = uintptr_t;
+using NoGil = nb::call_guard<nb::gil_scoped_release>;
+
+template <class T>
+static T* pointer(Address address) {
+  return reinterpret_cast<T*>(address);
+}
+
+static DType dtype(int code) { return static_cast<DType>(code); }
+
+static void check_head(int64_t head_size) {
+  if (head_size < 1 || head_size > 1024) throw std::invalid_argument("heads have 1 to 1024 numbers");
+}
+
+static void linear(const PackedMatrix& matrix, Address x, int x_type, int64_t x_stride, int64_t rows, Address bias,
+    int bias_type, Address y, int y_type, int64_t y_stride) {
+  matrix.multiply({pointer<void>(x), dtype(x_type), x_stride, rows}, pointer<void>(bias), dtype(bias_type),
+      {pointer<void>(y), dtype(y_type), y_stride});
+}
+
+static void rms_norm(Address x, int64_t x_stride, Address residual, int64_t residual_stride, Address weight,
+    Address y, int64_t rows, int64_t columns, float eps, int type) {
+  const NormJob job{pointer<void>(x), x_stride, pointer<void>(residual), residual_stride, pointer<void>(weight),
+      pointer<void>(y), columns, eps, dtype(type)};
+  const Path& path = current_path();
+  for_ranges(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns, 1)),
+      [&](int64_t begin, int64_t end) { path.rms_norm(job, begin, end); });
+}
+
+static void silu_and_mul(Address x, int64_t x_stride, Address y, int64_t rows, int64_t columns, int type) {
+  const ActivationJob job{pointer<void>(x), x_stride, pointer<void>(y), columns, dtype(type)};
+  const Path& path = current_path();
+  for_ranges(rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(columns, 1)), [&](int64_t begin, int64_t end) {
+    for (; begin < end; ++begin) path.silu_and_mul(job, begin, 0, columns);
+  });
+}
+
+static void rotate(Address x, int64_t x_stride, Address y, int64_t y_stride, int64_t tokens, int64_t heads,
+    int64_t head_size, int type, Address table, int table_type, Address positions, int64_t dims, bool neox) {
+  check_head(head_size);
+  const RotateJob job{{pointer<void>(table), dtype(table_type), pointer<int64_t>(positions), dims, neox},
+      pointer<void>(x), x_stride, pointer<void>(y), y_stride, heads, head_size, dtype(type)};
+  const Path& path = current_path();
+  for_ranges(tokens, 16, [&](int64_t begin, int64_t end) { path.rotate(job, begin, end); });
+}
+
+// One layer's attention: what stays the same from step to step is given once.
+class AttentionLayer {
+ public:
+  AttentionLayer(int64_t num_heads, int64_t num_kv_heads, int64_t head_size, float scale)
+      : num_heads_(num_heads), num_kv_heads_(num_kv_heads), head_size_(head_size), scale_(scale) {
+    check_head(head_size);
+    if (num_kv_heads < 1 || num_heads % num_kv_heads) {
+      throw std::invalid_argument("query heads are a multiple of the key-value heads");
+    }
+  }
+
+  void bind_rotation(Address table, int table_type, int64_t dims, bool neox) {
+    rotation_ = {pointer<void>(table), dtype(table_type), nullptr, dims, neox};
+  }
+
+  void write(Address cache, int cache_type, int64_t block_size, Address key, int64_t key_stride, Address value,
+      int64_t value_stride, int type, int64_t tokens, Address slots, Address positions) const {
+    const WriteJob job{geometry(cache, cache_type, block_size), rotation(positions), pointer<void>(key), key_stride,
+        pointer<void>(value), value_stride, dtype(type), pointer<int64_t>(slots)};
+    write_cache(job, tokens);
+  }
+
+  void attend(Address cache, int cache_type, int64_t block_size, Address query, int64_t query_stride, Address output,
+      int64_t output_stride, int type, int64_t requests, Address query_start, Address seq_lens, Address block_table,
+      int64_t table_stride, Address positions) const {
+    const AttentionJob job{geometry(cache, cache_type, block_size), rotation(positions), pointer<void>(query),
+        query_stride, pointer<void>(output), output_stride, dtype(type), num_heads_ / num_kv_heads_, scale_,
+        pointer<int32_t>(block_table), table_stride, nullptr};
+    graftlm::attend(job, {pointer<int32_t>(query_start), pointer<int32_t>(seq_lens), requests});
+  }
+
+ private:
+  CacheGeometry geometry(Address cache, int type, int64_t block_size) const {
+    return {pointer<void>(cache), dtype(type), num_kv_heads_, block_size, head_size_};
+  }
+
+  Rotation rotation(Address positions) const {
+    if (!positions) return {};
+    Rotation own = rotation_;
+    own.positions = pointer<int64_t>(positions);
+    return own;
+  }
+
+  int64_t num_heads_;
+  int64_t num_kv_heads_;
+  int64_t head_size_;
+  float scale_;
+  Rotation rotation_{};
+};
+
+NB_MODULE(_native, m) {
+  m.doc() = "Kernels over raw addresses; graftlm_kernels wraps them for tensors.";
+  m.def("path", [] { return current_path().name; }, "The instruction set that runs: avx2 or generic.");
+  m.def("num_threads", &num_threads);
+  m.def("set_num_threads", &set_num_threads, "Threads that compute, the caller included; started at the first use.");
+  nb::class_<PackedMatrix>(m, "PackedMatrix")
+      .def("__init__",
+          [](PackedMatrix* self, int format, int64_t outputs, int64_t columns) {
+            new (self) PackedMatrix(static_cast<Format>(format), outputs, columns);
+          })
+      .def("pack_rows",
+          [](PackedMatrix& self, int64_t offset, int64_t rows, Address from, int64_t stride) {
+            self.pack_rows(offset, rows, pointer<void>(from), stride);
+          }, NoGil())
+      .def("multiply", &linear, NoGil())
+      .def("gather",
+          [](const PackedMatrix& self, Address ids, int64_t count, Address to, int type) {
+            self.gather(pointer<int64_t>(ids), count, pointer<void>(to), dtype(type));
+          }, NoGil())
+      .def_prop_ro("outputs", &PackedMatrix::outputs)
+      .def_prop_ro("columns", &PackedMatrix::columns)
+      .def_prop_ro("nbytes", &PackedMatrix::bytes);
+  m.def("rms_norm", &rms_norm, NoGil());
+  m.def("silu_and_mul", &silu_and_mul, NoGil());
+  m.def("rotate", &rotate, NoGil());
+  nb::class_<AttentionLayer>(m, "AttentionLayer")
+      .def(nb::init<int64_t, int64_t, int64_t, float>())
+      .def("bind_rotation", &AttentionLayer::bind_rotation)
+      .def("write", &AttentionLayer::write, NoGil())
+      .def("attend", &AttentionLayer::attend, NoGil());
+}

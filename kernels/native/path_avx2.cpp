@@ -1,0 +1,16 @@
+// The kernels compiled for AVX2, FMA and F16C; nothing here may run on a processor without them.
+#define GRAFTLM_PATH avx2
+#define GRAFTLM_USE_AVX2 1
+
+#include "attention_kernels.h"
+#include "linear_kernels.h"
+
+namespace graftlm {
+
+const Path& avx2_path() {
+  static constexpr Path path{
+      "avx2", avx2::quantize, avx2::linear, avx2::rms_norm, avx2::silu_and_mul, avx2::rotate, avx2::write_cache, avx2::attend};
+  return path;
+}
+
+}  // namespace graftlm
