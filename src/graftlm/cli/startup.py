@@ -77,8 +77,11 @@ def start_logging(selection: Arguments, *, default_levels: Sequence[str] = ()) -
     environment.warn_unknown()
 
 
-def start_plugins(selection: Arguments) -> PluginHost:
-    """Discover, select, detect the platform and run the general plugins, as the selection flags wish."""
+def start_plugins(selection: Arguments, *, on_host: Callable[[PluginHost], None] | None = None) -> PluginHost:
+    """Discover, select, detect the platform and run the general plugins, as the selection flags wish.
+
+    `on_host` is given the host also when the start is refused later on.
+    """
     from graftlm.platforms.bootstrap import bootstrap_frontend
     from graftlm.plugins.selection import Selection
 
@@ -95,6 +98,7 @@ def start_plugins(selection: Arguments) -> PluginHost:
         platform=given("platform", None),
         allow_fallback=given("allow_platform_fallback", False),
         plugin_config=given("plugin_config", []),
+        on_host=on_host,
     )
 
 

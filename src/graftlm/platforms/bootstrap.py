@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from graftlm.config import environment
+from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins import Role
 from graftlm.plugins.host import PluginHost
@@ -31,14 +33,16 @@ def bootstrap_frontend(
     allow_fallback: bool = False,
     plugin_config: Sequence[str] = (),
     process: str = "front end",
+    on_host: Callable[[PluginHost], None] | None = None,
 ) -> PluginHost:
     """Discover, select, detect the platform, run the general plugins; returns the host of this process.
 
-    Raises PluginError or StartupError, with the cure in the text; nothing is left behind then.
+    Raises PluginError or StartupError, with the cure in the text; nothing is left behind then. `on_host` is given
+    the host before the platform is asked for, so that a caller can tell what happened until a start was refused.
     """
     return _choose(
         selection or Selection(), platform=platform, allow_fallback=allow_fallback, plugin_config=plugin_config,
-        process=process, run=True,
+        process=process, run=True, on_host=on_host,
     )  # fmt: skip
 
 
@@ -53,6 +57,7 @@ def apply_plan_in_child(payload: bytes) -> None:
     """Take the parent's plan: no discovery, no detection; the general plugins of this role run."""
     data = msgspec.msgpack.decode(payload, type=ChildPayload)
     host = PluginHost(ALL_POINTS, role=data.role, process=data.process, plan=data.plan)
+    _trace_if_wished(host)
     host.install()
     host.ledger.record("plan_applied", fingerprint=data.plan.fingerprint, plugins=len(data.plan.entries))
     host.run_general_plugins()
@@ -73,6 +78,7 @@ def _choose(
     plugin_config: Sequence[str],
     process: str,
     run: bool,
+    on_host: Callable[[PluginHost], None] | None = None,
 ) -> PluginHost:
     from graftlm.platforms.detection import decide
     from graftlm.plugins.discovery import discover
@@ -86,6 +92,9 @@ def _choose(
         ALL_POINTS, role=Role.FRONTEND, process=process, discovery=discovery, decisions=decisions,
         settings=read_settings(plugin_config, discovery.settings, plugins=enabled),
     )  # fmt: skip
+    _trace_if_wished(host)
+    if on_host is not None:
+        on_host(host)
     host.ledger.record(
         "discovered", plugins=len(discovery.plugins), distributions=discovery.searched, ms=round(discovery.ms, 2)
     )
@@ -102,3 +111,19 @@ def _choose(
         undo()
         raise
     return host
+
+
+def _trace_if_wished(host: PluginHost) -> None:
+    """Let the ledger be read while it is written, where GRAFTLM_TRACE names a file."""
+    path = environment.get("GRAFTLM_TRACE")
+    if path is None:
+        return
+    from graftlm.plugins.live_trace import LiveTrace
+
+    try:
+        host.ledger.sink = LiveTrace(path, process=host.process)
+    except OSError as error:
+        problem = error.strerror or error
+        raise StartupError(
+            f"GRAFTLM_TRACE={path!r} cannot be written: {problem}; name a file, or unset it"
+        ) from error

@@ -191,6 +191,7 @@ class PluginHost:
     def take_role(self, role: Role) -> None:
         """Add a role to a process that does the work of several, and run the general plugins it brings."""
         self.roles.add(role)
+        self.ledger.record("role_taken", role=role)
         self.run_general_plugins()
 
     # The plan.
