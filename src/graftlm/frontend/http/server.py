@@ -75,7 +75,8 @@ class _Server:
         try:
             llm = await self._start(start)
             cause = await self._watch(llm) if llm is not None else None
-            await self._drain(cause)
+            cause = cause or await self._let_calls_end()
+            await self._cut_calls(cause)
         finally:
             await self._close(answering)
             self._shutdown.remove_callback(on_shutdown)
@@ -133,29 +134,28 @@ class _Server:
                 await asyncio.wait_for(self._stop.wait(), _HEARTBEAT_S)
         return None
 
-    async def _drain(self, cause: str | None) -> None:
-        """Let calls in progress end, or cut them with the reason."""
+    async def _let_calls_end(self) -> str | None:
+        """Give calls in progress the time they may take; returns the cause if the engine dies on them."""
+        grace_s = self._state.server_config.shutdown_timeout
+        logger.info("closing running=%d grace_s=%g", len(self._state.flights), grace_s)
+        deadline = asyncio.get_running_loop().time() + grace_s
+        while (remaining := deadline - asyncio.get_running_loop().time()) > 0:
+            if (llm := self._state.llm) is None or llm.client.dead is not None:
+                break
+            if await self._state.flights.wait_until_none(min(remaining, _HEARTBEAT_S)):
+                break
+        return self._state.llm.client.dead if self._state.llm is not None else None
+
+    async def _cut_calls(self, cause: str | None) -> None:
+        """End the calls that are left: the engine died of `cause`, or there is no more time."""
         flights = self._state.flights
         if cause is not None:
             self._state.set_dead(cause)
-            await flights.wait_until_none(_LAST_WORDS_S)
+            await flights.wait_until_none(_LAST_WORDS_S)  # their streams tell them, some have to write it yet
             flights.cut(EngineDead(cause))
         else:
-            grace_s = self._state.server_config.shutdown_timeout
-            logger.info("closing running=%d grace_s=%g", len(flights), grace_s)
-            await self._wait_for_flights(grace_s)
             flights.cut(EngineClosing("the server is shutting down"))
         await flights.wait_until_none(_LAST_WORDS_S)
-
-    async def _wait_for_flights(self, grace_s: float) -> None:
-        """Wait for calls in progress as long as they may take, and as long as an engine answers them."""
-        deadline = asyncio.get_running_loop().time() + grace_s
-        while (remaining := deadline - asyncio.get_running_loop().time()) > 0:
-            llm = self._state.llm
-            if llm is None or llm.client.dead is not None:
-                return
-            if await self._state.flights.wait_until_none(min(remaining, _HEARTBEAT_S)):
-                return
 
     async def _close(self, answering: asyncio.Task[None]) -> None:
         """End the engine and the connections, neither waiting for the other."""
