@@ -38,6 +38,7 @@ class Forked:
         if len(pid) < PID.size:
             raise ForkServerGone
         (self.pid,) = PID.unpack(pid)
+        self.reason = ""
         self._lock = threading.Lock()
         self._gone = False
 
@@ -46,6 +47,7 @@ class Forked:
         with self._lock:
             self._gone = True
             if len(data) < CODE.size:  # the server died: its child may live, and nobody can watch it any more
+                self.reason = "the fork server, which watched it, is gone"
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGKILL)
                 return -signal.SIGKILL

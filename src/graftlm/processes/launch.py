@@ -30,9 +30,10 @@ _EXIT_CODE_S = 1.0
 
 
 class Handle(Protocol):
-    """How a start method holds its child."""
+    """How a start method holds its child. `reason` is why the handle itself has ended it, if it did."""
 
     pid: int
+    reason: str
 
     def wait(self) -> int:
         """Block until the child is gone and return its exit code, negative for a signal."""
@@ -122,7 +123,10 @@ class ChildProcess:
 
     def describe_death(self) -> str:
         """Say how the child ended; waits a moment for its exit code."""
-        return f"process {self.pid} {describe_exit(self.exit_code(_EXIT_CODE_S))}"
+        code = self.exit_code(_EXIT_CODE_S)
+        if self._handle.reason:
+            return f"process {self.pid} was ended: {self._handle.reason}"
+        return f"process {self.pid} {describe_exit(code)}"
 
     def let_go(self) -> None:
         """Close the child's pipes without waiting: it ends by itself, within its grace."""
@@ -150,6 +154,8 @@ class ChildProcess:
 
 
 class _Spawned:
+    reason = ""
+
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self.pid = process.pid
