@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,11 +27,12 @@ class LiveServer(Server):
         self.temp_dir = Path(tempfile.mkdtemp(prefix="e2e-", dir="/tmp"))
         super().__init__(list(args), env={"TMPDIR": str(self.temp_dir), **options.pop("env", {})}, **options)
         self.model = args[0]
+        self.code: int | None = None
 
     def stop(self, *, timeout_s: float = 20) -> int:
-        code = super().stop(timeout_s=timeout_s)
+        self.code = super().stop(timeout_s=timeout_s)
         shutil.rmtree(self.temp_dir, ignore_errors=True)
-        return code
+        return self.code
 
     @property
     def pid(self) -> int:
@@ -43,6 +46,11 @@ class LiveServer(Server):
             if entry.name.isdigit() and (name := _name_in_session(int(entry.name), self.pid)):
                 found[name] = int(entry.name)
         return found
+
+    def leftovers(self) -> list[str]:
+        """What an ended server left behind: processes and files."""
+        files = [str(path) for path in self.temp_dir.rglob("*")] if self.temp_dir.exists() else []
+        return [*self.processes(), *files]
 
     def metrics(self) -> dict[str, float]:
         """The numbers of /metrics by name without our prefix; of several series, their sum."""
@@ -114,6 +122,43 @@ class Stream:
     def error(self) -> dict[str, Any] | None:
         """What the last event complains of."""
         return self.events[-1].get("error") if self.events else None
+
+
+@dataclasses.dataclass
+class Call:
+    """A request of a client in a thread of its own, and how it ended."""
+
+    stream: Stream | None = None
+    status: int = 0
+    error: dict[str, Any] | None = None
+    ended_at: float = 0.0
+    ended: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def num_events(self) -> int:
+        return len(self.stream.events) if self.stream is not None else 0
+
+
+def call_in_thread(server: LiveServer, prompt: Any, *, stream: bool, **fields: Any) -> Call:
+    """Send a request to /v1/completions and read its answer beside the test."""
+    call = Call()
+
+    def run() -> None:
+        try:
+            if stream:
+                with server.streaming(prompt, **fields) as call.stream:
+                    call.status = call.stream.status
+                    call.stream.rest()
+                    call.error = call.stream.error
+            else:
+                response = server.post("/v1/completions", prompt=prompt, **fields)
+                call.status, call.error = response.status_code, response.json().get("error")
+        except httpx.TransportError as cut:
+            call.error = {"message": repr(cut), "code": "cut"}
+        call.ended_at = time.monotonic()
+        call.ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    return call
 
 
 def _name_in_session(pid: int, leader: int) -> str | None:

@@ -51,7 +51,7 @@ TEXT_PROMPTS: list[Any] = [
         {"role": "system", "content": "You answer in one short sentence, and never with a list."},
         {"role": "user", "content": "Name three colours."},
         {"role": "assistant", "content": "Red, green and blue."},
-        {"role": "user", "content": "Which of them has the longest wavelength, and why does it matter to painters?"},
+        {"role": "user", "content": "Which of them has the longest wavelength, and why?"},
     ],
     "Water boils at 100 degrees Celsius at sea level. On a high mountain the pressure of the air is lower, so it "
     "boils at a lower temperature, and an egg needs more time. The same holds for potatoes. Therefore",
@@ -88,12 +88,13 @@ MODELS = {
     "demo": Model("demo_path", TEXT_PROMPTS, 192, 30 * 2 * 3 * 64 * 4 * BLOCK_SIZE, _from_gguf),
 }
 KINDS = {"no cache": ["--no-enable-prefix-caching"], "small": [], "small tp2": ["--tensor-parallel-size", "2"]}
+DEMO_MARKS = [pytest.mark.demo, pytest.mark.slow]
 CASES = [
-    pytest.param((model, kind), id=f"{model} {kind}", marks=[pytest.mark.demo, pytest.mark.slow][: 2 * (model == "demo")])
+    pytest.param((model, kind), id=f"{model} {kind}", marks=DEMO_MARKS if model == "demo" else [])
     for model in MODELS
     for kind in KINDS
     if (model, kind) != ("demo", "small tp2")
-]  # fmt: skip
+]
 
 
 @dataclasses.dataclass(frozen=True)
