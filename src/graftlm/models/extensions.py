@@ -6,8 +6,10 @@ It does not know what an implementation does. Without a plugin host, in a bare s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from graftlm.plugins.blame import calling
 from graftlm.plugins.current import find_host
 from graftlm.plugins.points import ExtensionPoint
 from graftlm.plugins.resolve import resolve_class_path
@@ -28,6 +30,14 @@ def disabled_built_ins(point: ExtensionPoint[Any]) -> set[str]:
         return set()
     own = {plugin.name for plugin in host.known_plugins if plugin.point == point.name and plugin.built_in}
     return own - set(host.available(point))
+
+
+def calling_extension(point: ExtensionPoint[Any], name: str, hook: str) -> AbstractContextManager[None]:
+    """Name the plugin that provides `name` in any exception of the block; the engine's own need no naming."""
+    host = find_host()
+    if host is None or name not in host.available(point):
+        return nullcontext()
+    return calling(host.find(point, name), hook)
 
 
 def load_extension(point: ExtensionPoint[Any], name: str, built_in: Mapping[str, str]) -> Any:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from graftlm.contracts.points import QUANTIZATION_METHODS
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.ops.build import find_build
-from graftlm.ops.entry_points import available, load
-from graftlm.plugins import Registry, UnknownKey
+from graftlm.ops.entry_points import available, find, load
+from graftlm.plugins import Plugin, Registry, UnknownKey, calling
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,18 @@ def quantization_of(config: EngineConfig) -> QuantizationConfig | None:
     """Build the method that the user or the checkpoint asks for; None for plain weights."""
     section: dict[str, Any] = config.model.hf_config.get("quantization_config") or {}
     name = config.model.quantization or section.get("quant_method")
-    return get_quantization_config(name).from_checkpoint(config.model.hf_config) if name else None
+    if not name:
+        return None
+    cls = get_quantization_config(name)
+    with calling(_owner(name), "QuantizationConfig.from_checkpoint"):
+        return cls.from_checkpoint(config.model.hf_config)
+
+
+def _owner(name: str) -> Plugin | str:
+    """Return who provides a method: the distribution that registered it, or the plugin that publishes it."""
+    if name in quantization_registry:
+        return quantization_registry.owner(name)
+    return find(QUANTIZATION_METHODS, name)
 
 
 def linear_method_for(

@@ -13,7 +13,7 @@ from graftlm.contracts.checkpoint import CheckpointFacts, ModelLoader
 from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import MODEL_LOADERS
 from graftlm.models.checkpoints.errors import UnsupportedCheckpoint, nearest
-from graftlm.models.extensions import load_extension, provided_names
+from graftlm.models.extensions import calling_extension, load_extension, provided_names
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -36,11 +36,13 @@ def read_facts(path: Path | str, load_format: str = "auto") -> CheckpointFacts:
     """Read what a checkpoint says about itself; imports no torch."""
     path = Path(path)
     if load_format != "auto":
-        return _loader(load_format).read_facts(path)
+        return _read_facts(load_format, path)
     for name in load_formats():  # the engine's own first: a plugin's is imported only when they decline
         loader = _loader(name)
-        if loader.claims(path):
-            return loader.read_facts(path)
+        with calling_extension(MODEL_LOADERS, name, "ModelLoader.claims"):
+            claims = loader.claims(path)
+        if claims:
+            return _read_facts(name, path)
     found = ", ".join(sorted(file.name for file in path.iterdir())[:6]) if path.is_dir() else path.name
     raise UnsupportedCheckpoint(
         path,
@@ -51,7 +53,22 @@ def read_facts(path: Path | str, load_format: str = "auto") -> CheckpointFacts:
 
 def iterate_weights(config: EngineConfig) -> Iterator[tuple[str, Weight]]:
     """Yield the checkpoint's tensors under Hugging Face names, memory-mapped where possible."""
-    return _loader(config.model.format).iterate_weights(config)
+    name = config.model.format
+    weights = iter(_loader(name).iterate_weights(config))
+    while True:
+        with calling_extension(MODEL_LOADERS, name, "ModelLoader.iterate_weights"):
+            found = next(weights, None)
+        if found is None:
+            return
+        yield found
+
+
+def _read_facts(name: str, path: Path) -> CheckpointFacts:
+    with calling_extension(MODEL_LOADERS, name, "ModelLoader.read_facts"):
+        facts = _loader(name).read_facts(path)
+    if not isinstance(facts, CheckpointFacts):
+        raise StartupError(f"the loader of format {name!r} returned {facts!r} from read_facts, no CheckpointFacts")
+    return facts
 
 
 def _loader(name: str) -> ModelLoader:
@@ -60,5 +77,11 @@ def _loader(name: str) -> ModelLoader:
             f"--load-format={name!r} is unknown{nearest(name, load_formats())}; "
             f"choose auto or one of {', '.join(load_formats())}"
         )
-    loader: ModelLoader = load_extension(MODEL_LOADERS, name, _BUILT_IN)()
+    cls = load_extension(MODEL_LOADERS, name, _BUILT_IN)
+    if not (isinstance(cls, type) and issubclass(cls, ModelLoader)):
+        raise StartupError(
+            f"the loader of format {name!r} is {cls!r}; it must subclass graftlm.contracts.checkpoint.ModelLoader"
+        )
+    with calling_extension(MODEL_LOADERS, name, "ModelLoader.__init__"):
+        loader: ModelLoader = cls()
     return loader

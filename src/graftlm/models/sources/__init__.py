@@ -9,9 +9,10 @@ import logging
 from pathlib import Path
 
 from graftlm.contracts.checkpoint import ModelSource
+from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import MODEL_SOURCES
 from graftlm.models.checkpoints.errors import nearest
-from graftlm.models.extensions import load_extension, provided_names
+from graftlm.models.extensions import calling_extension, load_extension, provided_names
 from graftlm.models.sources.errors import ModelNotFound
 
 __all__ = ["model_sources", "resolve_model"]
@@ -36,13 +37,14 @@ def resolve_model(model: str, *, revision: str | None = None, progress: bool = T
 
     `scheme://…` asks the source of that name only. A plugin's source is imported when the engine's own decline.
     """
-    source = _source_of(model)
-    path = source.fetch(model, revision=revision, progress=progress)
-    logger.info("model resolved model=%s source=%s path=%s", model, source.scheme, path)
+    name, source = _source_of(model)
+    with calling_extension(MODEL_SOURCES, name, "ModelSource.fetch"):
+        path = source.fetch(model, revision=revision, progress=progress)
+    logger.info("model resolved model=%s source=%s path=%s", model, name, path)
     return path
 
 
-def _source_of(model: str) -> ModelSource:
+def _source_of(model: str) -> tuple[str, ModelSource]:
     names = model_sources()
     scheme, separator, _ = model.partition("://")
     if separator:
@@ -53,14 +55,29 @@ def _source_of(model: str) -> ModelSource:
             )  # fmt: skip
         names = [scheme]
     for name in names:
-        source: ModelSource = load_extension(MODEL_SOURCES, name, _BUILT_IN)()
-        if separator or source.claims(model):
-            return source
+        source = _load(name)
+        if separator:
+            return name, source
+        with calling_extension(MODEL_SOURCES, name, "ModelSource.claims"):
+            claims = source.claims(model)
+        if claims:
+            return name, source
     raise ModelNotFound(
         model,
         problem=f"it is no path here and no hub id{nearest(model, ['demo', *_entries_here()])}",
         cure="give 'demo', a Hugging Face directory, a .gguf file or a hub id such as org/name",
     )
+
+
+def _load(name: str) -> ModelSource:
+    cls = load_extension(MODEL_SOURCES, name, _BUILT_IN)
+    if not (isinstance(cls, type) and issubclass(cls, ModelSource)):
+        raise StartupError(
+            f"the model source {name!r} is {cls!r}; it must subclass graftlm.contracts.checkpoint.ModelSource"
+        )
+    with calling_extension(MODEL_SOURCES, name, "ModelSource.__init__"):
+        source: ModelSource = cls()
+    return source
 
 
 def _entries_here() -> list[str]:
