@@ -144,6 +144,13 @@ class CompilationConfig(Section):
     custom_ops: list[str] = option(
         factory=list, help="Op switches: one base mode (all or none) and +name / -name, comma-separated."
     )
+    verify_ops: bool = option(
+        False, help="At start-up, compare each replaced or provided op with its reference; refuse a wrong one."
+    )
+    op_providers: list[str] = option(
+        factory=list,
+        help="Providers of op implementations that are asked before the platform's own, comma-separated.",
+    )
 
 
 @dataclasses.dataclass

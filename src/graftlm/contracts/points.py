@@ -71,9 +71,9 @@ OP_IMPLEMENTATIONS: ExtensionPoint[Any] = ExtensionPoint(
     "op_implementations",
     key=True,
     roles=_WORKER,
-    imported="when an op of that name is built on a platform that lists the provider",
+    imported="when an op of that name is built and --op-providers or the platform lists the provider",
     doc="The key is `op.provider`, such as rms_norm.acme; the target implements the op and states what it "
-    "supports. A platform lists providers in order of preference. On by default.",
+    "supports. --op-providers, then the platform, list providers in order of preference. On by default.",
 )
 
 WORKERS: ExtensionPoint[type[Worker]] = ExtensionPoint(

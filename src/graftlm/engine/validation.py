@@ -71,6 +71,9 @@ def check_names(config: EngineConfig, host: PluginHost, platform: Platform) -> N
         check_name("--quantization", method, {*quantization_names(), *host.available(points.QUANTIZATION_METHODS)})
         _verify_quantization(platform, method)
     check_op_switches(config.compilation.custom_ops, host)
+    providers = {name.rpartition(".")[2] for name in host.available(points.OP_IMPLEMENTATIONS)}
+    for provider in config.compilation.op_providers:
+        check_name("--op-providers", provider, {*providers, "native"})
 
 
 def check_worker_class(worker_cls: Any, host: PluginHost, platform: Platform) -> None:

@@ -63,7 +63,7 @@ def _first_provider(
 ) -> tuple[OpImplementation | None, str]:
     """Return the first implementation that supports the op and its name, or None and why there is none."""
     refusals: list[str] = []
-    for provider in platform.op_providers:
+    for provider in dict.fromkeys((*build.config.compilation.op_providers, *platform.op_providers)):
         if provider == "native":
             return None, "provider native"
         name = f"{op.name}.{provider}"
