@@ -1,7 +1,12 @@
-"""What the machine is and what suits it. `current_platform` is resolved on first use, never by an import."""
+"""What the machine is and what suits it. `current_platform` is resolved on first use, never by an import.
+
+Nobody can put another object in its place.
+"""
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,3 +29,17 @@ def __getattr__(name: str) -> Any:
 
             return Detection
     raise AttributeError(f"module 'graftlm.platforms' has no attribute {name!r}")
+
+
+class _Platforms(types.ModuleType):
+    """This module's own type: assigning `current_platform` would hide the decided one from whoever asks next."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "current_platform":
+            from graftlm.platforms.errors import PlatformFixed
+
+            raise PlatformFixed(value)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Platforms
