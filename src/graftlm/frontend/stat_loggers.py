@@ -33,7 +33,10 @@ _END = object()
 
 
 class StatLoggerThread:
-    """One stat logger with its queue and thread; `dropped` and `errors` count what it missed and what it raised."""
+    """One stat logger with its queue and thread.
+
+    `dropped` and `errors` count what it missed and what it raised, `seconds` is the time spent in its code.
+    """
 
     def __init__(
         self, name: str, stat_logger: StatLogger, *, plugin: Plugin | None = None,
@@ -43,6 +46,8 @@ class StatLoggerThread:
         self.dropped = 0
         self.errors = 0
         self.last_error: str | None = None
+        self.seconds = 0.0
+        self._called_at: float | None = None
         self._stat_logger = stat_logger
         self._plugin = plugin
         self._log_interval_s = log_interval_s
@@ -72,9 +77,18 @@ class StatLoggerThread:
         if self._thread.is_alive():
             self._logger.warning("stat_logger_stuck name=%s", self.name)
 
+    @property
+    def label(self) -> str:
+        """What people see: distribution:name, or the bare name of one that no plugin brought."""
+        return self._plugin.label if self._plugin is not None else self.name
+
     def describe(self) -> dict[str, Any]:
+        """Say how it does; `seconds` counts the call in progress too, `waiting` what it has not yet taken."""
+        called_at = self._called_at
+        running_s = time.monotonic() - called_at if called_at is not None else 0.0
         return {
-            "name": self.name, "dropped": self.dropped, "errors": self.errors, "last_error": self.last_error,
+            "name": self.name, "label": self.label, "dropped": self.dropped, "errors": self.errors,
+            "last_error": self.last_error, "waiting": self._queue.qsize(), "seconds": self.seconds + running_s,
         }  # fmt: skip
 
     def _run(self) -> None:
@@ -93,6 +107,7 @@ class StatLoggerThread:
         self._call("close")
 
     def _call(self, hook: str, *arguments: Any) -> None:
+        self._called_at = begun = time.monotonic()
         try:
             with calling(self._plugin or self.name, f"StatLogger.{hook}"):
                 getattr(self._stat_logger, hook)(*arguments)
@@ -103,6 +118,9 @@ class StatLoggerThread:
                 self._logger.warning(
                     "stat_logger_failed name=%s hook=%s errors=%d", self.name, hook, self.errors, exc_info=True
                 )
+        finally:
+            self.seconds += time.monotonic() - begun
+            self._called_at = None
 
 
 class StatsHub:

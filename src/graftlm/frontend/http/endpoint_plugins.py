@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
@@ -78,6 +79,7 @@ class EndpointBlame:
             started = started or message["type"] == "http.response.start"
             await send(message)
 
+        begun = time.monotonic()
         try:
             with calling(owner, "endpoint"):
                 await self._app(scope, receive, watched_send)
@@ -89,6 +91,8 @@ class EndpointBlame:
             if started or scope["type"] != "http":
                 raise
             await error_response(EndpointFailed(owner.description, error))(scope, receive, send)
+        finally:
+            self._state.metrics.count_plugin_call(owner.label, time.monotonic() - begun)
 
     def _owner(self, scope: Scope) -> Plugin | None:
         if not self._state.plugin_prefixes or scope["type"] not in ("http", "websocket"):

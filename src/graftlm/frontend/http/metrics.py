@@ -39,6 +39,7 @@ class PrometheusMetrics(Collector):
         self._totals: Counter[str] = Counter()
         self._finished: Counter[str] = Counter({str(reason): 0 for reason in FinishReason})
         self._plugin_errors: Counter[str] = Counter()
+        self._plugin_seconds: dict[str, float] = {}
         self._llm: AsyncLLM | None = None
         largest = model.max_model_len or 131_072
         self._ttft = _histogram("time_to_first_token_seconds", "Seconds to the first token.", _SECONDS)
@@ -71,6 +72,9 @@ class PrometheusMetrics(Collector):
 
     def count_plugin_error(self, plugin: str) -> None:
         self._plugin_errors[plugin] += 1
+
+    def count_plugin_call(self, plugin: str, seconds: float) -> None:
+        self._plugin_seconds[plugin] = self._plugin_seconds.get(plugin, 0.0) + seconds
 
     def render(self) -> bytes:
         """Return the text that Prometheus reads."""
@@ -153,17 +157,38 @@ class PrometheusMetrics(Collector):
             PREFIX + "plugin_state", "Installed plugins: 1 for the state each is in.", labels=labels
         )
         host = self._llm.host if self._llm is not None else None
+        seconds = dict(self._plugin_seconds)
         for row in host.describe()["plugins"] if host is not None else ():
             states.add_metric([row["name"], *(row[label] for label in labels[1:])], 1)
+            label = f"{row['distribution']}:{row['name']}"
+            seconds[label] = seconds.get(label, 0.0) + row["ms"] / 1000
         yield states
         errors = CounterMetricFamily(
             PREFIX + "plugin_errors", "Exceptions that a plugin's code let out while serving.", labels=["plugin"]
         )
         stat_loggers = self._llm.stats.describe() if self._llm is not None else []
-        counts = self._plugin_errors + Counter({entry["name"]: entry["errors"] for entry in stat_loggers})
-        for plugin_name, count in counts.items():
-            errors.add_metric([plugin_name], count)
+        dropped = CounterMetricFamily(
+            PREFIX + "plugin_dropped_records", "Records that a stat logger was too slow to take.", labels=["plugin"]
+        )
+        counts = Counter(self._plugin_errors)
+        for entry in stat_loggers:
+            label = entry["label"]
+            counts[label] += entry["errors"]
+            dropped.add_metric([label], entry["dropped"])
+            seconds[label] = seconds.get(label, 0.0) + entry["seconds"]
+        for label, count in counts.items():
+            errors.add_metric([label], count)
         yield errors
+        yield dropped
+        calls = CounterMetricFamily(
+            PREFIX + "plugin_call_seconds",
+            "Seconds spent importing and calling a plugin's code.",
+            labels=["plugin"],
+        )
+        for label, total in seconds.items():
+            if total:
+                calls.add_metric([label], total)
+        yield calls
 
 
 _COUNTERS = {

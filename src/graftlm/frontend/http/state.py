@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.requests import HTTPConnection
 
 from graftlm.contracts.errors import EngineClosing, EngineDead, UnknownModel
+from graftlm.contracts.points import STAT_LOGGER_PLUGINS
 from graftlm.frontend.http.errors import NotReady
 from graftlm.frontend.http.flights import Flights
 from graftlm.frontend.http.metrics import PrometheusMetrics
@@ -108,7 +109,23 @@ class ServerState:
         host = (self.llm.host if self.llm is not None else None) or find_host()
         if host is None:
             raise NotReady("the plugins are not loaded")
-        return {**host.describe(), "events": host.events()} if events else host.describe()
+        described = host.describe()
+        if self.llm is not None:
+            _add_stat_loggers(described["plugins"], self.llm.stats.describe())
+        return {**described, "events": host.events()} if events else described
+
+
+def _add_stat_loggers(rows: list[dict[str, Any]], stat_loggers: list[dict[str, Any]]) -> None:
+    """Say in each stat logger's row how it does while the server serves."""
+    by_label = {facts["label"]: facts for facts in stat_loggers}
+    for row in rows:
+        facts = by_label.get(f"{row['distribution']}:{row['name']}")
+        if facts is None or row["point"] != STAT_LOGGER_PLUGINS.name:
+            continue
+        row["serving"] = {key: facts[key] for key in ("errors", "last_error", "dropped", "waiting", "seconds")}
+        faults = [f"{facts['errors']} errors, the last: {facts['last_error']}"] if facts["errors"] else []
+        faults += [f"{facts['dropped']} records dropped"] if facts["dropped"] else []
+        row["reason"] = "; ".join(faults) or row["reason"]
 
 
 def state_of(connection: HTTPConnection) -> ServerState:
