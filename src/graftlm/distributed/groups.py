@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from graftlm.contracts.communicator import DeviceCommunicator
-from graftlm.plugins import record, resolve_class_path
+from graftlm.contracts.points import COMMUNICATORS
+from graftlm.plugins import record
+from graftlm.plugins.named import load_named
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +45,8 @@ def init_distributed(
 ) -> None:
     """Join the tensor-parallel group; call once per process, `destroy_distributed` undoes it.
 
-    `init_method` is `file:///path` or `tcp://host:port`. `communicator_cls` is a class path or a callable that
-    answers one; it is asked only when the group has more than one rank.
+    `init_method` is `file:///path` or `tcp://host:port`. `communicator_cls` is a class path, a communicator
+    plugin's name, or a callable that answers one; it is asked only when the group has more than one rank.
     """
     global _rank, _size, _communicator
     if not 0 <= rank < world_size:
@@ -132,9 +134,10 @@ def _group() -> DeviceCommunicator:
 def _resolve_communicator(path: str) -> type[DeviceCommunicator]:
     if not path or not isinstance(path, str):
         raise ValueError(
-            f"the platform answered {path!r} for get_device_communicator_cls; it must name a class as module:Class"
+            f"the platform answered {path!r} for get_device_communicator_cls; "
+            "it must name a class as module:Class, or a communicator plugin"
         )
-    cls = resolve_class_path(path)
+    cls = load_named(COMMUNICATORS, path, what="get_device_communicator_cls")
     if not (isinstance(cls, type) and issubclass(cls, DeviceCommunicator)):
         raise TypeError(f"{path} is {cls!r}; a communicator must subclass {DeviceCommunicator.__qualname__}")
     return cls

@@ -46,9 +46,9 @@ def executor_class(config: EngineConfig) -> type[Executor]:
 
 def _plugin_class(backend: str) -> type[Executor]:
     from graftlm.contracts.points import EXECUTORS
-    from graftlm.executor.named_class import load_named_class
+    from graftlm.plugins.named import load_named
 
-    cls = load_named_class(EXECUTORS, backend, what="--distributed-executor-backend")
+    cls = load_named(EXECUTORS, backend, what="--distributed-executor-backend")
     if not (isinstance(cls, type) and issubclass(cls, Executor)):
         from graftlm.contracts.errors import StartupError
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from graftlm.contracts.errors import StartupError
 from graftlm.contracts.executor import WorkerReport
 from graftlm.contracts.points import WORKERS
-from graftlm.executor.named_class import load_named_class
 from graftlm.platforms.hooks import call_hook
 from graftlm.plugins import calling, current_host, record
+from graftlm.plugins.named import load_named
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -74,7 +74,7 @@ def _blaming(cls: type) -> contextlib.AbstractContextManager[None]:
 def resolve_worker_class(config: EngineConfig) -> Any:
     """Return the class that --worker-cls or the platform named; raises StartupError if it cannot be a worker."""
     named = config.parallel.worker_cls
-    cls = load_named_class(WORKERS, named, what="--worker-cls")
+    cls = load_named(WORKERS, named, what="--worker-cls")
     missing = [name for name in _REQUIRED if not callable(getattr(cls, name, None))]
     if not isinstance(cls, type) or missing:
         lacks = f"it has no {', '.join(missing)}" if missing else "it is not a class"

@@ -5,13 +5,16 @@ It knows neither platforms nor backends.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from typing import Any
 
 from graftlm.contracts.attention import AttentionBackend
 from graftlm.contracts.platform import AttentionQuestion
-from graftlm.plugins import record, resolve_class_path
+from graftlm.contracts.points import ATTENTION_BACKENDS
+from graftlm.plugins import calling, record
+from graftlm.plugins.named import load_named, plugin_named
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ def _ask(question: AttentionQuestion, selected_backend: str | None) -> type[Atte
     if not isinstance(answer, str):
         problem = f"it answered {answer!r}, a {type(answer).__name__}; it must name a class as module:Class"
         raise InvalidAttentionBackend(device_name, problem=problem, question=question)
-    backend = resolve_class_path(answer, what=f"attention backend of {device_name}")
+    backend = load_named(ATTENTION_BACKENDS, answer, what=f"attention backend of {device_name}")
     if refusal := _refusal(backend, answer, question):
         raise InvalidAttentionBackend(device_name, problem=refusal, question=question)
     record("attention_asked", question=question, answer=answer)
@@ -65,5 +68,7 @@ def _refusal(backend: Any, answer: str, question: AttentionQuestion) -> str | No
     if inspect.isabstract(backend):
         missing = ", ".join(sorted(backend.__abstractmethods__))
         return f"{answer} does not implement {missing}"
-    reason = backend.supports(question)
+    plugin = plugin_named(ATTENTION_BACKENDS, answer)
+    with calling(plugin, "supports") if plugin is not None else contextlib.nullcontext():
+        reason = backend.supports(question)
     return f"{answer} cannot serve it: {reason}" if reason else None
