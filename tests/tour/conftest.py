@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +29,6 @@ def site(tmp_path: Path) -> Site:
 @pytest.fixture(autouse=True, scope="module")
 def no_settings_of_the_developer() -> Iterator[None]:
     """Hide GRAFTLM_* variables from servers that live as long as a module."""
-    import os
-
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("GRAFTLM_")]:
             patch.delenv(name)

@@ -108,6 +108,9 @@ def test_a_plugin_that_failed_half_way_left_nothing_in_any_process(server):
     assert row["processes"] == dict.fromkeys(server.pids, "failed")
     assert "half-way" in row["reason"]
     assert not server.events("registered", owner="broken-everywhere")
+    for record in server.wait_for_records("ready", len(server.pids)):
+        assert "OPTForCausalLM" in record["architectures"]
+        assert not {"FirstForCausalLM", "SecondForCausalLM"} & set(record["architectures"])
     assert len(server.log("plugin_failed")) == len(server.pids)
 
 

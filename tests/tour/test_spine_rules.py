@@ -22,12 +22,12 @@ def listed(site: Site, *flags: str) -> dict[str, Any]:
 
 
 def refusal(site: Site, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Return the last words of a `graftlm serve` that must not start, and that must say so in one line."""
+    """Return the last words of a `graftlm serve` that must not start."""
     done = run_graftlm("serve", *arguments, "--port=0", env={**site.environment, **(env or {})})
     assert done.returncode == 1, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("graftlm: error: "), done.stderr
-    return last
+    _, begin, last_words = done.stderr.rpartition("graftlm: error: ")
+    assert begin, done.stderr
+    return last_words
 
 
 def write_platform(site: Site, name: str, *, body: str = "", distribution: str | None = None) -> None:
@@ -81,6 +81,91 @@ def test_the_platform_flag_chooses(site, wheels):
     assert (dummy["state"], dummy["ms"]) == ("idle", 0.0)
 
 
+def test_an_exact_list_may_not_leave_out_the_device_in_silence(site, wheels):
+    """`--plugins` without the platform whose device is there stops the start, unless `--platform` decides."""
+    site.install(wheels["dummy_platform"], wheels["dummy_model"])
+    message = refusal(site, "no-model", "--plugins", "register_dummy_model")
+    decided = listed(site, "--plugins", "register_dummy_model", "--platform", "cpu")
+
+    assert "dummy_platform_plugin" in message and "--platform cpu" in message
+    assert decided["plan"]["platform"]["name"] == "cpu"
+    states = {p["name"]: p["state"] for p in decided["plugins"] if p["distribution"].startswith("graftlm-dummy")}
+    assert states == {
+        "register_dummy_model": "active", "dummy_platform_plugin": "disabled", "dummy_custom_ops": "disabled",
+    }  # fmt: skip
+
+
+def test_safe_mode_leaves_every_plugin_alone(site, wheels, tmp_path):
+    """`--no-plugins` serves on what the engine brings; no code of a plugin runs."""
+    site.install(wheels["dummy_platform"], wheels["tour_witness"])
+    done = run_graftlm("plugins", "--json", "--no-plugins", env={**site.environment, "TOUR_RECORDS": str(tmp_path)})
+    described = json.loads(done.stdout)
+
+    assert described["plan"]["platform"]["name"] == "cpu"
+    assert {p["state"] for p in described["plugins"] if p["distribution"] != "graftlm"} == {"disabled"}
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def test_a_platform_that_fails_never_leads_to_another_device_in_silence(site):
+    """A detector that raises stops the start; `--allow-platform-fallback` takes the next best and lists it."""
+    site.write(
+        "sick-platform",
+        entry_points={"platform_plugins": {"sick": "sick_platform:detect"}},
+        files={"sick_platform.py": "def detect():\n    raise OSError('driver too old')\n"},
+    )
+    message = refusal(site, "no-model")
+    fallen_back = listed(site, "--allow-platform-fallback")
+
+    for part in ("'sick' of sick-platform 1.0", "driver too old", "--platform cpu or --allow-platform-fallback"):
+        assert part in message
+    assert fallen_back["plan"]["platform"]["name"] == "cpu"
+    (row,) = [p for p in fallen_back["plugins"] if p["name"] == "sick"]
+    assert row["state"] == "failed" and "driver too old" in row["reason"]
+
+
+def test_a_plugin_for_another_api_is_refused_before_it_is_imported(site):
+    """The range in its manifest decides, without an import; the reason names range, version and cure."""
+    site.write(
+        "future-ops",
+        entry_points={"general_plugins": {"future": "future_ops:register"}},
+        files={
+            "future_ops/__init__.py": "raise SystemExit('imported')\n",
+            "future_ops/graftlm_plugin.toml": 'api = ">=2.0"\n',
+        },
+    )
+    (row,) = [p for p in listed(site)["plugins"] if p["name"] == "future"]
+
+    assert row["state"] == "refused"
+    assert ">=2.0" in row["reason"] and "this graftlm has 1.0" in row["reason"] and "install" in row["reason"]
+
+
+def test_a_process_that_registers_something_else_stops_the_start(site, tiny_opt):
+    """A general plugin must register the same everywhere; the difference is printed entry by entry."""
+    site.write(
+        "two-faced",
+        entry_points={"general_plugins": {"two_faced": "two_faced:register"}},
+        files={
+            "two_faced.py": """
+                def register():
+                    from graftlm.models import ModelRegistry
+                    from graftlm.plugins import current_host
+
+                    name = "FrontForCausalLM" if current_host().process == "front end" else "BackForCausalLM"
+                    ModelRegistry.register_model(name, "graftlm.models.opt:OPTForCausalLM")
+            """
+        },
+    )
+    done = run_graftlm("serve", str(tiny_opt), "--port=0", env=site.environment)
+
+    assert done.returncode == 1, done.stderr
+    assert "'engine core' does not have the plugins that the front end decided on" in done.stderr
+    for name, place in (("FrontForCausalLM", "front end"), ("BackForCausalLM", "engine core")):
+        line = (
+            f"plugin two-faced:two_faced: registers models {name} -> graftlm.models.opt:OPTForCausalLM in {place}"
+        )
+        assert f"{line} only" in done.stderr
+
+
 def test_an_unset_worker_class_is_refused_in_the_front_end(site, tiny_opt):
     """A platform that leaves worker_cls at 'auto' is told so before any process starts."""
     write_platform(site, "lazy")
@@ -119,6 +204,26 @@ def test_a_falsy_attention_answer_is_an_error(site, tiny_opt):
     message = refusal(site, str(tiny_opt))
 
     assert "Invalid attention backend for MuteDevice" in message
+
+
+def test_an_exception_in_a_worker_names_the_plugin(site, tiny_opt):
+    """A worker class that raises is blamed on its platform: plugin, distribution, version, hook and process."""
+    body = """
+    @classmethod
+    def check_and_update_config(cls, config):
+        config.parallel.worker_cls = "faulty_platform.worker:FaultyWorker"
+"""
+    write_platform(site, "faulty", body=body)
+    (site.folder / "faulty_platform" / "worker.py").write_text(
+        "from graftlm.worker import Worker\n"
+        "class FaultyWorker(Worker):\n"
+        "    def init_device(self):\n"
+        "        raise OSError('no such device')\n"
+    )
+    message = refusal(site, str(tiny_opt), "--distributed-executor-backend", "mp")
+
+    for part in ("no such device", "'faulty' (distribution faulty-platform 1.0)", "FaultyWorker", "'worker 0'"):
+        assert part in message
 
 
 @pytest.fixture

@@ -38,10 +38,12 @@ def _watch_ready() -> None:
         time.sleep(0.01)
     frozen = environment.frozen()
     os.environ["GRAFTLM_PLATFORM"] = "changed after READY"
+    registry = sys.modules.get("graftlm.models.registry")
     tour_witness.write(
         "ready",
         process=host.process,
         packages=sorted({name.partition(".")[0] for name in list(sys.modules)}),
+        architectures=registry.ModelRegistry.names() if registry is not None else None,
         environment_frozen=frozen,
         sees_change=environment.get("GRAFTLM_PLATFORM") == "changed after READY",
     )
