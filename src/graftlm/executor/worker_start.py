@@ -64,8 +64,11 @@ def start_worker(
 
 def _blaming(cls: type) -> contextlib.AbstractContextManager[None]:
     """Name the plugin that brought the worker class in any exception; ours needs no naming."""
-    package = cls.__module__.partition(".")[0]
-    plugin = next((p for p in current_host().known_plugins if p.package == package), None)
+    host, package = current_host(), cls.__module__.partition(".")[0]
+    platform = host.platform_choice
+    mine = [p for p in host.known_plugins if p.package == package]
+    # Of a distribution with several plugins, the platform is the one that a worker belongs to.
+    plugin = next((p for p in mine if platform is not None and p.label == platform.label), next(iter(mine), None))
     if plugin is None or plugin.built_in:
         return contextlib.nullcontext()
     return calling(plugin, f"start of {cls.__name__}")
