@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
 
 from graftlm.ops.custom_op import CustomOp
+from graftlm.ops.examples import OpExample, Tolerance, exactly, random_numbers, roundings
+
+
+def _rows(
+    generator: torch.Generator, dtype: torch.dtype, *, pairs: bool = False, in_place: bool = False
+) -> Iterator[OpExample]:
+    """Rows of several widths, as wide as no vector register, and numbers at which an exponential saturates."""
+    overwrite = (0,) if in_place else ()
+    for tokens, size in ((1, 64), (5, 96), (3, 7), (0, 64)):
+        width = 2 * size if pairs else size
+        x = random_numbers(generator, tokens, width, dtype=dtype, scale=3.0)
+        yield OpExample(f"{tokens} x {width}", (x,), overwrite)
+    edges = torch.tensor([0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 100.0, -100.0], device=generator.device)
+    x = torch.cat((edges, edges.flip(0))) if pairs else edges
+    yield OpExample("saturated", (x.to(dtype)[None],), overwrite)
+
+
+def _exponential(dtype: torch.dtype) -> Tolerance:
+    return roundings(
+        dtype, full=64, half=4, reason="one exponential or error function, of a few units in the last place, "
+        "and two products",
+    )  # fmt: skip
 
 
 @CustomOp.register("silu_and_mul")
@@ -17,6 +40,12 @@ class SiluAndMul(CustomOp):
     def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = x.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype, pairs=True)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _exponential(dtype)
 
 
 @CustomOp.register("gelu_and_mul")
@@ -33,6 +62,17 @@ class GeluAndMul(CustomOp):
         gate, up = x.chunk(2, dim=-1)
         return F.gelu(gate, approximate=self.approximate).mul_(up)
 
+    @classmethod
+    def example_ops(cls) -> Iterable[CustomOp]:
+        yield cls("none")
+        yield cls("tanh")
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype, pairs=True)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _exponential(dtype)
+
 
 @CustomOp.register("silu")
 class SiLU(CustomOp):
@@ -40,6 +80,12 @@ class SiLU(CustomOp):
 
     def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         return F.silu(x, inplace=True)
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype, in_place=True)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _exponential(dtype)
 
 
 @CustomOp.register("relu")
@@ -49,6 +95,12 @@ class ReLU(CustomOp):
     def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu_(x)
 
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype, in_place=True)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return exactly("a choice between two numbers rounds nothing")
+
 
 @CustomOp.register("relu2")
 class ReLUSquared(CustomOp):
@@ -56,6 +108,12 @@ class ReLUSquared(CustomOp):
 
     def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu_(x).square_()
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype, in_place=True)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return roundings(dtype, full=1, half=1, reason="one product")
 
 
 @CustomOp.register("gelu")
@@ -65,6 +123,12 @@ class GELU(CustomOp):
     def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         return F.gelu(x)
 
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _exponential(dtype)
+
 
 @CustomOp.register("gelu_new")
 class NewGELU(CustomOp):
@@ -72,6 +136,12 @@ class NewGELU(CustomOp):
 
     def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         return F.gelu(x, approximate="tanh")
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _exponential(dtype)
 
 
 @CustomOp.register("quick_gelu")
@@ -81,6 +151,12 @@ class QuickGELU(CustomOp):
     def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(1.702 * x).mul_(x)
 
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _exponential(dtype)
+
 
 @CustomOp.register("tanh")
 class Tanh(CustomOp):
@@ -88,6 +164,12 @@ class Tanh(CustomOp):
 
     def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         return x.tanh_()
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _rows(generator, dtype, in_place=True)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _exponential(dtype)
 
 
 _ACTIVATIONS: dict[str, type[CustomOp]] = {

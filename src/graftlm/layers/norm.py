@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 import torch.nn.functional as F
 
 from graftlm.layers.parameters import empty_parameter
 from graftlm.ops.custom_op import CustomOp
+from graftlm.ops.examples import OpExample, Tolerance, random_numbers, roundings
+
+
+def _norm_inputs(generator: torch.Generator, dtype: torch.dtype, size: int) -> Iterator[OpExample]:
+    """Calls without and with a residual; large and small rows, since what is divided by is the row's own size."""
+    for tokens in (1, 7, 0):
+        x = random_numbers(generator, tokens, size, dtype=dtype, scale=3.0)
+        yield OpExample(f"{tokens} tokens", (x,))
+        residual = random_numbers(generator, tokens, size, dtype=dtype, scale=20.0)
+        yield OpExample(f"{tokens} tokens with residual", (x, residual), may_overwrite=(1,))
+    tiny = random_numbers(generator, 2, size, dtype=dtype, scale=1e-3)
+    yield OpExample("rows no larger than eps", (tiny,))
+
+
+def _norm_tolerance(dtype: torch.dtype) -> Tolerance:
+    return roundings(
+        dtype, full=64, half=4, reason="one sum over the row in any order, then a root and two products"
+    )
 
 
 @CustomOp.register("rms_norm")
@@ -30,6 +50,17 @@ class RMSNorm(CustomOp):
             return F.rms_norm(x, (self.hidden_size,), self.weight, self.eps)
         residual.add_(x)
         return F.rms_norm(residual, (self.hidden_size,), self.weight, self.eps), residual
+
+    @classmethod
+    def example_ops(cls) -> Iterable[CustomOp]:
+        yield cls(64)
+        yield cls(576, 1e-5)
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _norm_inputs(generator, dtype, self.hidden_size)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _norm_tolerance(dtype)
 
     def extra_repr(self) -> str:
         return f"{self.hidden_size}, eps={self.eps}, {self.choice.method}"
@@ -55,6 +86,19 @@ class LayerNorm(CustomOp):
             return F.layer_norm(x, (self.hidden_size,), self.weight, self.bias, self.eps)
         residual.add_(x)
         return F.layer_norm(residual, (self.hidden_size,), self.weight, self.bias, self.eps), residual
+
+    @classmethod
+    def example_ops(cls) -> Iterable[CustomOp]:
+        yield cls(64)
+        yield cls(576, 1e-6)
+        yield cls(96, bias=False)
+        yield cls(96, elementwise_affine=False)
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        return _norm_inputs(generator, dtype, self.hidden_size)
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return _norm_tolerance(dtype)
 
     def extra_repr(self) -> str:
         return f"{self.hidden_size}, eps={self.eps}, {self.choice.method}"

@@ -6,7 +6,7 @@ Each scaling is a class of its own, so that replacing `RotaryEmbedding` does not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from graftlm.layers.parameters import build_device, build_dtype
 from graftlm.ops.build import find_build
 from graftlm.ops.custom_op import CustomOp
+from graftlm.ops.examples import OpExample, Tolerance, random_numbers, roundings
 
 
 @CustomOp.register("rotary_embedding")
@@ -85,6 +86,28 @@ class RotaryEmbedding(CustomOp):
             return torch.cat((second, first), dim=-1)
         return x.reshape(*x.shape[:-1], -1, 2).flip(-1).flatten(-2)
 
+    @classmethod
+    def example_ops(cls) -> Iterable[CustomOp]:
+        yield cls(64, max_position=300)
+        yield cls(32, max_position=300, rotary_dim=16, base=500_000.0)
+        yield cls(16, max_position=300, is_neox_style=False)
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        """Query and key as a model has them: neighbouring columns of one matrix; positions in any order."""
+        last = self.max_position - 1
+        for heads, kv_heads, places in ((4, 4, [0, 1, 2]), (6, 2, [last, 0, last // 2, last // 2]), (2, 1, [])):
+            positions = torch.tensor(places, dtype=torch.int64, device=generator.device)
+            sizes = [heads * self.head_size, kv_heads * self.head_size, kv_heads * self.head_size]
+            qkv = random_numbers(generator, len(places), sum(sizes), dtype=dtype)
+            query, key, _ = torch.split(qkv, sizes, dim=-1)
+            yield OpExample(f"{len(places)} tokens, {heads} heads, {kv_heads} kv heads", (positions, query, key))
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return roundings(
+            dtype, full=16, half=4, reason="two products and one sum with the same table; an angle computed anew "
+            "in float32 would be off by a thousand times as much at large positions",
+        )  # fmt: skip
+
     def extra_repr(self) -> str:
         return (
             f"head_size={self.head_size}, base={self.base}, max_position={self.max_position}, {self.choice.method}"
@@ -96,6 +119,10 @@ class LinearScalingRotaryEmbedding(RotaryEmbedding):
 
     def inverse_frequencies(self) -> torch.Tensor:
         return super().inverse_frequencies() / float(self.scaling["factor"])
+
+    @classmethod
+    def example_ops(cls) -> Iterable[CustomOp]:
+        yield cls(64, max_position=300, scaling={"factor": 4.0})
 
 
 class Llama3RotaryEmbedding(RotaryEmbedding):
@@ -110,6 +137,11 @@ class Llama3RotaryEmbedding(RotaryEmbedding):
         # 0 where the original context holds few waves (stretch), 1 where it holds many (keep).
         share = ((original / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
         return (1 - share) * frequencies / factor + share * frequencies
+
+    @classmethod
+    def example_ops(cls) -> Iterable[CustomOp]:
+        scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        yield cls(64, max_position=300, scaling={**scaling, "original_max_position_embeddings": 64})
 
 
 #: rope type -> its class and what its scaling must say

@@ -68,6 +68,17 @@ def building(config: EngineConfig, *, dtype: torch.dtype, device: torch.device) 
         _report(context)
 
 
+@contextmanager
+def building_aside(config: EngineConfig, *, dtype: torch.dtype, device: torch.device) -> Iterator[BuildContext]:
+    """As `building`, for objects to compare with: every op is its reference, and nothing is recorded."""
+    context = BuildContext(config, dtype, device, OpSwitches(base="none"))
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)
+
+
 def find_build() -> BuildContext | None:
     """Return the build in progress, or None."""
     return _current.get()

@@ -5,11 +5,14 @@ It does not know any op; which of an op's methods runs is decided in `graftlm.op
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
+
+import torch
 
 from graftlm.ops.build import find_build
 from graftlm.ops.dispatch import OpChoice, choose
+from graftlm.ops.examples import OpExample, Tolerance, roundings
 from graftlm.ops.pluggable import PluggableLayer
 from graftlm.plugins import Registry
 
@@ -23,7 +26,8 @@ class CustomOp(PluggableLayer):
     """Subclass it, name it with `@CustomOp.register("name")`, and write `forward_native`, the reference.
 
     `forward_cpu`, `forward_cuda`, `forward_oot`, … are optional. Arguments may be overwritten only where
-    the op's docstring says so.
+    the op's docstring says so. `example_ops`, `example_inputs` and `tolerance` let tests and `--verify-ops` compare
+    whatever computes the op with `forward_native`.
     """
 
     #: The name that op switches use; a replacement keeps it.
@@ -53,6 +57,7 @@ class CustomOp(PluggableLayer):
         super().__init__()
         if not self.name:
             raise TypeError(f"{type(self).__name__} has no op name; decorate it with @CustomOp.register('name')")
+        self.fixed_shape = shape
         self.choice = self._choose(enforce_enable=enforce_enable, shape=shape)
         if type(self).forward is CustomOp.forward:
             # An instance attribute: a call costs no look-up of what was chosen.
@@ -81,6 +86,29 @@ class CustomOp(PluggableLayer):
         """Tell whether ops without a switch of their own are on."""
         build = find_build()
         return build is None or build.switches.default_on
+
+    @classmethod
+    def example_ops(cls) -> Iterable[CustomOp]:
+        """Build a few small objects of this class for tests; `prepare_example` completes each."""
+        yield cls()
+
+    def prepare_example(self, generator: torch.Generator, dtype: torch.dtype) -> None:
+        """Give an example op what loading a checkpoint gives: values of its parameters, then the packing."""
+        for parameter in self.parameters():
+            values = torch.rand(parameter.shape, generator=generator, device=generator.device) + 0.5
+            parameter.data.copy_(values)
+        self.process_weights_after_loading()
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        """Generate calls that suit this object, small and typical, an empty batch among them.
+
+        Return new tensors on `generator.device` each time; whoever calls the op moves them to its device.
+        """
+        return ()
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        """Say how far an answer in `dtype` may lie from `forward_native`, and why."""
+        return roundings(dtype, full=64, half=4, reason="a handful of operations in any order")
 
     def process_weights_after_loading(self) -> None:
         """Let the chosen implementation pack this op's weights."""

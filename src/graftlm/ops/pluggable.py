@@ -5,8 +5,10 @@ It does not know what the layer computes; `CustomOp` adds the choice of an imple
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 import torch
@@ -36,6 +38,26 @@ subclass_replacements: Registry[type[PluggableLayer]] = Registry(
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Construction:
+    """What a model asked for where a replacement was built."""
+
+    cls: type[PluggableLayer]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def build(self) -> PluggableLayer:
+        """Build the class that was asked for, not its replacement."""
+        token = _unreplaced.set(True)
+        try:
+            return self.cls(*self.args, **self.kwargs)
+        finally:
+            _unreplaced.reset(token)
+
+
+_unreplaced: ContextVar[bool] = ContextVar("graftlm_unreplaced", default=False)
+
+
 class PluggableLayer(torch.nn.Module):
     """A layer that `register_oot` or an entry point of `graftlm.custom_ops` may replace.
 
@@ -43,11 +65,14 @@ class PluggableLayer(torch.nn.Module):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PluggableLayer:
-        chosen = replacement_of(cls)
+        chosen = cls if _unreplaced.get() else replacement_of(cls)
+        layer = super().__new__(chosen)
         if chosen is not cls:
             _note_swap(cls, chosen)
+            # Past nn.Module's own attributes, which do not exist before its __init__.
+            layer.__dict__["asked_for"] = Construction(cls, args, kwargs)
         # The result is an instance of `cls`, so Python goes on with the replacement's __init__.
-        return super().__new__(chosen)
+        return layer
 
     @classmethod
     def register_oot(

@@ -15,6 +15,7 @@ from graftlm.contracts.request import TokenLogprobs
 from graftlm.contracts.step import StepPlan, StepResult
 from graftlm.ops.build import building
 from graftlm.ops.sampling import LogprobTensors, Sampler
+from graftlm.ops.verify import verify_ops
 from graftlm.worker.input_batch import InputBatch
 from graftlm.worker.step_inputs import StepInputs, build_step_inputs
 
@@ -160,4 +161,7 @@ def _build_sampler(config: EngineConfig, device: torch.device) -> Sampler:
         build.switches = dataclasses.replace(
             build.switches, on=build.switches.on & own, off=build.switches.off & own
         )
-        return Sampler().eval()
+        sampler = Sampler().eval()
+    if config.compilation.verify_ops:
+        verify_ops(sampler, config, dtype=torch.float32, device=device)
+    return sampler

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from graftlm.ops.custom_op import CustomOp
-from graftlm.ops.sampling.inputs import PenaltyEntries, SamplingInputs
+from graftlm.ops.examples import OpExample, Tolerance, random_numbers, roundings
+from graftlm.ops.sampling.inputs import LogitEntries, PenaltyEntries, SamplingInputs
 
 
 @CustomOp.register("adjust_logits")
@@ -25,6 +28,28 @@ class AdjustLogits(CustomOp):
         if inputs.penalties is not None:
             _penalize(logits, inputs.penalties)
         return logits
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        device = generator.device
+        rows = torch.tensor([0, 0, 2], device=device)
+        token_ids = torch.tensor([3, 63, 0], device=device)
+        numbers = random_numbers(generator, 6, 3)
+        entries = LogitEntries(rows, token_ids)
+        bias = LogitEntries(rows, token_ids, numbers[0])
+        penalties = PenaltyEntries(
+            rows, token_ids, output_counts=torch.tensor([0.0, 1.0, 5.0], device=device),
+            repetition=numbers[1].abs() + 0.5, frequency=numbers[2], presence=numbers[3],
+        )  # fmt: skip
+        for label, inputs in (
+            ("forbidden", SamplingInputs(forbidden=entries)),
+            ("bias", SamplingInputs(bias=bias)),
+            ("penalties", SamplingInputs(penalties=penalties)),
+            ("bias, then penalties", SamplingInputs(bias=bias, penalties=penalties)),
+        ):
+            yield OpExample(label, (random_numbers(generator, 3, 64), inputs), may_overwrite=(0,))
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return roundings(torch.float32, full=8, half=8, reason="one product or quotient and three sums per logit")
 
 
 def _penalize(logits: torch.Tensor, entries: PenaltyEntries) -> None:

@@ -5,10 +5,13 @@ It does not know where the random numbers come from.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch.nn.functional import pad
 
 from graftlm.ops.custom_op import CustomOp
+from graftlm.ops.examples import OpExample, Tolerance, exactly, random_numbers
 from graftlm.ops.sampling.inputs import SamplingInputs
 
 #: How many of the best tokens are looked at, in turn, before the whole vocabulary is sorted to find a nucleus.
@@ -40,6 +43,33 @@ class ChooseTokens(CustomOp):
             of_rows = logits if rows.numel() == logits.shape[0] else logits[rows]
             token_ids[rows] = _draw(of_rows, best[rows], inputs, rows)
         return token_ids, usable
+
+    def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
+        """Steep logits: no draw falls within rounding of the border between two tokens."""
+        device = generator.device
+        for vocab in (300, 1000):
+            order = torch.rand(4, vocab, generator=generator, device=device).argsort(-1)
+            logits = -order.float()  # [rows, vocab]: each token e times as likely as the next one
+            yield OpExample(f"greedy, {vocab} tokens", (logits, SamplingInputs()))
+            inputs = SamplingInputs(
+                temperature=torch.tensor([0.0, 1.0, 0.5, 2.0], device=device),
+                uniforms=torch.tensor([0.5, 0.3, 0.9, 0.6], dtype=torch.float64, device=device),
+            )
+            yield OpExample(f"greedy and drawn, {vocab} tokens", (logits, inputs))
+            filtered = SamplingInputs(
+                temperature=torch.full((4,), 1.0, device=device), uniforms=inputs.uniforms,
+                top_k=torch.tensor([0, 2, 1, 5], device=device),
+                top_p=torch.tensor([0.5, 1.0, 1.0, 0.9], dtype=torch.float64, device=device),
+                min_p=torch.tensor([0.0, 0.0, 0.2, 0.05], device=device),
+            )  # fmt: skip
+            yield OpExample(f"filtered, {vocab} tokens", (logits, filtered))
+        logits = random_numbers(generator, 3, 260)
+        logits[0, 7], logits[1], logits[2, 259] = float("nan"), float("-inf"), 50.0
+        yield OpExample("rows without meaning", (logits[1:], SamplingInputs()))
+        yield OpExample("no rows", (logits[:0], SamplingInputs()))
+
+    def tolerance(self, dtype: torch.dtype) -> Tolerance:
+        return exactly("a token is right or wrong")
 
 
 def _draw(logits: torch.Tensor, best: torch.Tensor, inputs: SamplingInputs, rows: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,178 @@
+"""Compares what computes a built model's ops with their references, on generated inputs; refuses what is wrong.
+
+`--verify-ops` runs it once in each worker, after the weights are loaded. It knows no op: each brings its examples
+and its tolerance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graftlm.contracts.errors import StartupError
+from graftlm.ops.build import building_aside
+from graftlm.ops.custom_op import CustomOp
+from graftlm.ops.examples import Comparison, OpExample, Tolerance, check_call, fresh
+from graftlm.ops.pluggable import Construction, PluggableLayer
+from graftlm.plugins import find_host, record
+from graftlm.plugins.registrar import distribution_of
+
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+
+logger = logging.getLogger(__name__)
+
+_SEED = 20_240_229
+
+
+class OpRefused(StartupError):
+    """An op that a plugin provides does not compute what its reference computes."""
+
+    def __init__(self, op: str, *, computed_by: str, plugin: str, problem: str, cure: str) -> None:
+        super().__init__(
+            f"--verify-ops: the op {op!r}, computed by {computed_by} of {plugin}, is wrong: {problem}; {cure}"
+        )
+
+
+class Unverifiable(Exception):
+    """The reference of a replaced op cannot be built beside it; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Provider:
+    """Who computes an op: its code, and the plugin that brought it."""
+
+    code: type
+    plugin: str
+    name: str | None
+
+    @property
+    def cure(self) -> str:
+        leave_out = f", or leave it out with --disable-plugin {self.name}" if self.name else ""
+        return f"correct or update it{leave_out}"
+
+    @property
+    def path(self) -> str:
+        return f"{self.code.__module__}.{self.code.__qualname__}"
+
+
+def verify_ops(root: torch.nn.Module, config: EngineConfig, *, dtype: torch.dtype, device: torch.device) -> None:
+    """Verify each distinct replaced or provided op in `root`; raises OpRefused at the first wrong one.
+
+    Every outcome is recorded as `op_verified` or `op_not_verified`.
+    """
+    unverified: dict[str, str] = {}
+    with torch.inference_mode():
+        for op in _distinct(root):
+            reason = _verify(op, config, dtype=dtype, device=device)
+            if reason:
+                unverified[_name_of(op)] = reason
+    for name, reason in sorted(unverified.items()):
+        record("op_not_verified", op=name, reason=reason)
+        logger.warning("op not verified op=%s: %s", name, reason)
+
+
+def _distinct(root: torch.nn.Module) -> Iterator[PluggableLayer]:
+    """Yield one of all those objects that are computed alike."""
+    seen = set()
+    for module in root.modules():
+        if not isinstance(module, PluggableLayer):
+            continue
+        shape, method = getattr(module, "fixed_shape", ()), ""
+        if isinstance(module, CustomOp):
+            method = module.choice.method
+        replaced = "asked_for" in module.__dict__
+        if not replaced and method in ("", "forward_native"):
+            continue
+        key = (type(module), method, shape)
+        if key not in seen:
+            seen.add(key)
+            yield module
+
+
+def _verify(op: PluggableLayer, config: EngineConfig, *, dtype: torch.dtype, device: torch.device) -> str:
+    """Return why `op` could not be verified, or ""."""
+    if not isinstance(op, CustomOp):
+        return f"{type(op).__qualname__} replaces a layer that has no reference of its own"
+    try:
+        reference = reference_of(op, config, dtype=dtype, device=device)
+    except Unverifiable as error:
+        return str(error)
+    examples = list(reference.example_inputs(torch.Generator().manual_seed(_SEED), dtype))
+    if not examples:
+        return f"{type(reference).__qualname__} has no example_inputs to compare with"
+    tolerance = reference.tolerance(dtype)
+    largest = 0.0
+    for example in examples:
+        on_device = dataclasses.replace(example, args=fresh(example.args, device))
+        outcome = _compare(op, reference, on_device, tolerance)
+        provider = provider_of(op)
+        if outcome.problem:
+            raise OpRefused(
+                op.name, computed_by=provider.path, plugin=provider.plugin,
+                problem=f"with {example.label}, {outcome.problem}", cure=provider.cure,
+            )  # fmt: skip
+        largest = max(largest, outcome.largest_error)
+    record(
+        "op_verified", op=op.name, method=op.choice.method, computed_by=provider.path, by=provider.plugin,
+        examples=len(examples), largest_error=largest, tolerance=str(tolerance),
+    )  # fmt: skip
+    logger.info("op verified op=%s computed_by=%s largest_error=%.3g", op.name, provider.path, largest)
+    return ""
+
+
+def reference_of(op: CustomOp, config: EngineConfig, *, dtype: torch.dtype, device: torch.device) -> CustomOp:
+    """Return the object whose `forward_native` tells what `op` must compute.
+
+    It is `op` itself, unless a plugin replaced the class: then one of the class that the model asked for, built
+    from the same arguments, with the values of the same parameters. Raises Unverifiable when it cannot get them.
+    """
+    asked_for: Construction | None = op.__dict__.get("asked_for")
+    if asked_for is None:
+        return op
+    with building_aside(config, dtype=dtype, device=device):
+        reference = asked_for.build()
+    assert isinstance(reference, CustomOp)
+    held = dict(op.named_parameters())
+    for name, parameter in reference.named_parameters():
+        source = held.get(name)
+        if source is None or source.shape != parameter.shape:
+            raise Unverifiable(f"{type(op).__qualname__} keeps no parameter {name!r} of the reference's shape")
+        parameter.data.copy_(source.data)
+    return reference
+
+
+def provider_of(op: CustomOp) -> Provider:
+    """Tell whose code computes `op`."""
+    implementation = op.choice.implementation
+    code = type(op) if implementation is None else type(implementation)
+    distribution = distribution_of(code.__module__)
+    host = find_host()
+    known = [p for p in host.known_plugins if p.distribution == distribution] if host is not None else []
+    if not known:
+        return Provider(code, distribution, None)
+    own = [p for p in known if p.value.partition(":")[0] == code.__module__]
+    plugin = (own or known)[0]
+    return Provider(code, f"{distribution} {plugin.version}", None if plugin.built_in else plugin.name)
+
+
+def _compare(op: CustomOp, reference: CustomOp, example: OpExample, tolerance: Tolerance) -> Comparison:
+    native: Callable[..., Any] = reference.forward_native
+    try:
+        return check_call(op, native, example, tolerance)
+    except Exception as error:
+        try:
+            native(*fresh(example.args))
+        except Exception as own_error:
+            raise Unverifiable(
+                f"the reference of {op.name} itself fails with {example.label}: {own_error!r}"
+            ) from own_error
+        return Comparison(float("inf"), f"it raises {type(error).__name__}: {error}")
+
+
+def _name_of(op: PluggableLayer) -> str:
+    return op.name if isinstance(op, CustomOp) else type(op).__qualname__
