@@ -53,7 +53,7 @@ void make_plan(const AttentionJob& job, const StepShape& step, Plan& plan) {
   int64_t keys = 0;
   each_tile(job, step, [&](const AttentionTask& task) { keys += task.key_end; });
   const int64_t even = keys / (4 * num_threads()) / kAttentionKeys * kAttentionKeys;
-  const int64_t split = num_threads() == 1 ? INT64_MAX : std::max(kLeastSplit, even);
+  const int64_t split = num_threads() == 1 ? INT64_MAX / 4 : std::max(kLeastSplit, even);
   each_tile(job, step, [&](AttentionTask task) {
     const int64_t all = task.key_end;
     const int64_t parts = all <= split + split / 2 ? 1 : (all + split - 1) / split;

@@ -118,6 +118,10 @@ GRAFTLM_INLINE __m256i broadcast4(const void* from) {
   return _mm256_set1_epi32(four);
 }
 
+// Keeps the compiler from adding all products of a block in an order of its own, which would need more registers
+// than there are.
+GRAFTLM_INLINE void in_order(__m256i& value) { asm("" : "+x"(value)); }
+
 // The sums of one block for each row: eight outputs in eight lanes.
 template <Format kFormat, int kRows>
 GRAFTLM_INLINE void block_sums(const LinearJob& job, Block<kFormat> block, int64_t row, int64_t column, V8* found) {
@@ -133,6 +137,7 @@ GRAFTLM_INLINE void block_sums(const LinearJob& job, Block<kFormat> block, int64
       for (int r = 0; r < kRows; ++r) {
         const __m256i a = broadcast4(x + r * job.columns + 2 * p);
         sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(w, a));
+        in_order(sums[r]);
       }
     }
     for (int r = 0; r < kRows; ++r) found[r] = _mm256_cvtepi32_ps(sums[r]);
@@ -147,7 +152,9 @@ GRAFTLM_INLINE void block_sums(const LinearJob& job, Block<kFormat> block, int64
       for (int r = 0; r < kRows; ++r) {
         const int8_t* own = x + r * job.columns + 8 * j;
         sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(first, broadcast4(own)));
+        in_order(sums[r]);
         sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(second, broadcast4(own + 4)));
+        in_order(sums[r]);
       }
     }
     const __m256i ones = _mm256_set1_epi16(1);

@@ -82,3 +82,19 @@ class AttentionBackend(ABC):
     @abstractmethod
     def attend(self, query: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         """Return [tokens, num_heads, head_size]: causal attention of each query over its request's cached keys."""
+
+    def fuse_rotation(self, rotary_emb: torch.nn.Module) -> bool:
+        """Offer to rotate query and key; asked once. True: `rotate_and_attend` is called in place of the rest."""
+        return False
+
+    def rotate_and_attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+        positions: torch.Tensor,
+    ) -> torch.Tensor:
+        """Rotate, store and attend in one: all are [tokens, heads * head_size], tokens may lie apart."""
+        raise NotImplementedError(f"{type(self).__name__}.rotate_and_attend")

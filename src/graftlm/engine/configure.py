@@ -20,6 +20,7 @@ from graftlm.engine.checkpoint_values import (
     resolve_max_model_len,
 )
 from graftlm.engine.validation import check_names, check_numbers, check_worker_class
+from graftlm.layers.quantization import quantization_names
 from graftlm.models.checkpoints import read_facts
 from graftlm.models.registry import ModelRegistry
 from graftlm.models.sources import resolve_model
@@ -28,7 +29,7 @@ from graftlm.platforms.hooks import call_hook
 from graftlm.plugins import record
 
 if TYPE_CHECKING:
-    from graftlm.config.engine_config import EngineConfig
+    from graftlm.config.engine_config import EngineConfig, ModelConfig
     from graftlm.contracts.model import ModelSpec
     from graftlm.contracts.platform import Platform
     from graftlm.plugins.host import PluginHost
@@ -120,12 +121,17 @@ def _resolve_values(config: EngineConfig, platform: Platform) -> None:
     """Decide what the platform's hooks may still want to see decided."""
     model, parallel = config.model, config.parallel
     model.max_model_len = resolve_max_model_len(model.max_model_len, model.hf_config)
+    model.quantization = model.quantization or quantization_of(model.hf_config) or _kept_format(model)
     model.dtype = resolve_dtype(  # type: ignore[assignment]
         model.dtype, platform.supported_dtypes, device_name=platform.device_name
     )
-    model.quantization = model.quantization or quantization_of(model.hf_config)
     if parallel.distributed_executor_backend is None:
         parallel.distributed_executor_backend = "uni" if parallel.world_size == 1 else "mp"
+
+
+def _kept_format(model: ModelConfig) -> str | None:
+    """Name the method that keeps weights in their file's format, if one is installed and no dtype was asked for."""
+    return model.format if model.dtype == "auto" and model.format in quantization_names() else None
 
 
 def _choose_base_mode(config: EngineConfig) -> None:

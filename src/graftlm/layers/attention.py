@@ -5,6 +5,8 @@ It does not know how the cache is laid out or how attention is computed.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from graftlm.contracts.attention import ForwardContext
@@ -71,6 +73,7 @@ class Attention(PluggableLayer):
             scale=scale,
             prefix=self.prefix,
         )
+        self.fused = rotary_emb is not None and self.backend.fuse_rotation(rotary_emb)
         #: Bound by the worker, shaped by `backend_cls.kv_cache_shape`, zeros at first.
         self.kv_cache: torch.Tensor | None = None
 
@@ -92,6 +95,10 @@ class Attention(PluggableLayer):
         """
         if self.kv_cache is None:
             raise NoKVCache(self.prefix)
+        if self.fused:
+            return self.backend.rotate_and_attend(
+                query, key, value, self.kv_cache, context.attention, cast("torch.Tensor", positions)
+            )
         if self.rotary_emb is not None:
             query, key = self.rotary_emb(positions, query, key)
         tokens = query.shape[0]

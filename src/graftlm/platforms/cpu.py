@@ -25,7 +25,7 @@ class CpuPlatform(Platform):
     dist_backend = "gloo"
     supported_dtypes = ("float32", "bfloat16", "float16")
     #: Attention backends by name, the preferred one first.
-    attention_backends: tuple[str, ...] = ("TORCH_PAGED",)
+    attention_backends: tuple[str, ...] = ("NATIVE_CPU", "TORCH_PAGED")
 
     @classmethod
     def check_and_update_config(cls, config: EngineConfig) -> None:
