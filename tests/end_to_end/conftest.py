@@ -20,9 +20,7 @@ def long_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_server(tiny_llama: Path) -> Iterator[LiveServer]:
     """A server of the tiny Llama that must outlive every test that uses it."""
-    with LiveServer(
-        str(tiny_llama), "--served-model-name", "tiny", "--served-model-name", str(tiny_llama)
-    ) as server:
+    with LiveServer(str(tiny_llama)) as server:
         yield server
 
     assert server.code == 0
