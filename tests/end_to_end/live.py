@@ -183,9 +183,21 @@ def wait_until(condition: Callable[[], Any], *, limit_s: float = 10, step_s: flo
     return time.monotonic() - begun
 
 
-def proportional_memory(pid: int) -> int:
-    """PSS in bytes: each page's share among the processes that have it."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(f"no Pss of {pid}")
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """A process's proportional share (PSS) in bytes: the whole, and without pages of files.
+
+    The latter's share also changes when other programs on the machine map the same libraries.
+    """
+
+    whole: int
+    own: int
+
+
+def memory_of(pid: int) -> Memory:
+    kilobytes = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, value = line.split()[:2]
+        kilobytes[name.rstrip(":")] = int(value)
+    own = kilobytes["Pss_Anon"] + kilobytes["Pss_Shmem"]
+    return Memory(whole=kilobytes["Pss"] * 1024, own=own * 1024)
