@@ -30,12 +30,17 @@ def refusal(site: Site, *arguments: str, env: Mapping[str, str] | None = None) -
     return last_words
 
 
-def write_platform(site: Site, name: str, *, body: str = "", distribution: str | None = None) -> None:
-    """Install a platform that always answers; `body` are the methods in which it differs from the CPU."""
+def write_platform(
+    site: Site, name: str, *, body: str = "", distribution: str | None = None, general_plugin: str | None = None
+) -> None:
+    """Install a platform that always answers; `body` is what it overrides. It may bring a general plugin too."""
     package = f"{name}_platform"
     site.write(
         distribution or f"{name}-platform",
-        entry_points={"platform_plugins": {name: f"{package}:detect"}},
+        entry_points={
+            "platform_plugins": {name: f"{package}:detect"},
+            "general_plugins": {general_plugin: f"{package}:detect"} if general_plugin else {},
+        },
         files={
             f"{package}/__init__.py": f'def detect():\n    return "{package}.platform:ThePlatform"\n',
             f"{package}/platform.py": (
@@ -207,13 +212,13 @@ def test_a_falsy_attention_answer_is_an_error(site, tiny_opt):
 
 
 def test_an_exception_in_a_worker_names_the_plugin(site, tiny_opt):
-    """A worker class that raises is blamed on its platform: plugin, distribution, version, hook and process."""
+    """A worker class that raises is blamed on its platform, of all the plugins that the distribution has."""
     body = """
     @classmethod
     def check_and_update_config(cls, config):
         config.parallel.worker_cls = "faulty_platform.worker:FaultyWorker"
 """
-    write_platform(site, "faulty", body=body)
+    write_platform(site, "faulty", body=body, general_plugin="another")
     (site.folder / "faulty_platform" / "worker.py").write_text(
         "from graftlm.worker import Worker\n"
         "class FaultyWorker(Worker):\n"
