@@ -43,6 +43,8 @@ def read_facts(path: Path | str, load_format: str = "auto") -> CheckpointFacts:
             claims = loader.claims(path)
         if claims:
             return _read_facts(name, path)
+    if (path / "config.json").is_file() and "safetensors" in load_formats():
+        return _read_facts("safetensors", path)  # which says what it found instead of weights
     found = ", ".join(sorted(file.name for file in path.iterdir())[:6]) if path.is_dir() else path.name
     raise UnsupportedCheckpoint(
         path,

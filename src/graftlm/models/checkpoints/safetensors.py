@@ -29,7 +29,7 @@ class SafetensorsLoader(ModelLoader):
     format = "safetensors"
 
     def claims(self, path: Path) -> bool:
-        return path.is_dir() and (path / "config.json").is_file()
+        return (path / "config.json").is_file() and ((path / _INDEX).is_file() or any(path.glob("*.safetensors")))
 
     def read_facts(self, path: Path) -> CheckpointFacts:
         hf_config = _read_object(path / "config.json")
