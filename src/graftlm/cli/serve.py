@@ -9,10 +9,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from graftlm.cli.startup import add_engine_flags, make_parser, start_engine_command
+from graftlm.cli.ahead import Port
+from graftlm.cli.startup import Started, add_engine_flags, make_parser, start_engine_command
+from graftlm.cli.startup_report import TRACE_FILE, TRACE_FLAG, report_startup, trace_file_of
 from graftlm.config.arguments import ArgumentParser
 from graftlm.config.errors import InvalidOption
 from graftlm.config.options import engine_options, server_options
+from graftlm.processes import startup_trace
+from graftlm.processes.startup_trace import span
 from graftlm.version import __version__
 
 if TYPE_CHECKING:
@@ -32,27 +36,52 @@ def build_parser() -> ArgumentParser:
         "Serve a model through the OpenAI API.",
         model_help="Model to serve: 'demo', a Hugging Face directory, a .gguf file or a hub id (default: demo).",
     )
+    parser.add_argument(
+        TRACE_FLAG, metavar="FILE", nargs="?",
+        help="Print where the start's time went, and write it as a trace that ui.perfetto.dev opens "
+        f"(default: {TRACE_FILE}; name another as {TRACE_FLAG}=FILE).",
+    )  # fmt: skip
     add_engine_flags(parser, OPTIONS)
     return parser
 
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
-    started = start_engine_command(build_parser, argv, options=OPTIONS)
-    if started is None:
-        return 0
-    from graftlm.engine.configure import configure
-    from graftlm.frontend.async_llm import start_async_llm
-    from graftlm.frontend.http.server import serve
+    argv, trace_file = trace_file_of(argv)
+    if trace_file is not None:
+        startup_trace.begin("front end")
+    with Port() as port:
+        started = start_engine_command(
+            build_parser, argv, options=OPTIONS, ahead=lambda given: port.open(given.values)
+        )
+        if started is None:
+            return 0
+        return _serve(started, port, trace_file, shutdown)
+
+
+def _serve(started: Started, port: Port, trace_file: str | None, shutdown: ShutdownRequest) -> int:
+    with span("import the engine's front"):
+        from graftlm.engine.configure import configure
+        from graftlm.frontend.async_llm import start_async_llm
 
     server_config = started.arguments.server_config()
     check_server(server_config)
-    config = configure(started.arguments.engine_config(), started.host)
+    port.say("finding the model and configuring the engine")
+    with span("configure"):
+        config = configure(started.arguments.engine_config(), started.host)
     logger.info("Initializing graftlm (v%s) with config: %s", __version__, describe(config))
+    port.say("starting the HTTP server")
+    with span("import the HTTP server"):
+        from graftlm.frontend.http.server import serve
 
     async def start(on_status: Callable[[str], None]) -> AsyncLLM:
-        return await start_async_llm(config, started.host, on_status=on_status)
+        with span("start the engine"):
+            llm = await start_async_llm(config, started.host, on_status=on_status)
+        if trace_file is not None:
+            report_startup(llm, started.host, trace_file)
+        return llm
 
-    return serve(server_config, config=config, start=start, shutdown=shutdown)
+    listener = port.hand_over()
+    return serve(server_config, config=config, start=start, shutdown=shutdown, listener=listener)
 
 
 def check_server(server: ServerConfig) -> None:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from graftlm.cli.ahead import AHEAD_OPTIONS, start_children
 from graftlm.config import environment
 from graftlm.config.arguments import (
     ArgumentParser,
@@ -24,6 +25,7 @@ from graftlm.config.arguments import (
     read_selection,
 )
 from graftlm.config.options import Option
+from graftlm.processes.startup_trace import span
 
 if TYPE_CHECKING:
     from graftlm.plugins.host import PluginHost
@@ -108,14 +110,23 @@ def start_engine_command(
     *,
     options: Sequence[Option],
     default_levels: Sequence[str] = (),
+    ahead: Callable[[Arguments], None] | None = None,
 ) -> Started | None:
-    """Take the steps before configuration, in order; None when `--help` was all that was wanted."""
+    """Take the steps before configuration, in order; None when `--help` was all that was wanted.
+
+    `ahead` is given what can be read before any plugin runs: the selection and `AHEAD_OPTIONS`.
+    """
     parser = build_parser()
     if show_help_if_asked(parser, argv):
         return None
-    selection = read_selection(argv, options=options)
+    known = {option.path for option in options}
+    selection = read_selection(argv, options=options, more=[o for o in AHEAD_OPTIONS if o.path in known])
     start_logging(selection, default_levels=default_levels)
-    host = start_plugins(selection)
+    start_children(selection.values)
+    if ahead is not None:
+        ahead(selection)
+    with span("choose plugins and platform"):
+        host = start_plugins(selection)
     let_platform_extend(parser)
     arguments, words = read_arguments(parser, argv, options=options)
     return Started(host, arguments, words)

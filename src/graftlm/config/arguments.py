@@ -163,16 +163,19 @@ def add_config_file_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML file of flags, by name; flags given here win.")
 
 
-def read_selection(argv: Sequence[str], *, options: Sequence[Option] | None = None) -> Arguments:
+def read_selection(
+    argv: Sequence[str], *, options: Sequence[Option] | None = None, more: Sequence[Option] = ()
+) -> Arguments:
     """Read only the selection flags of `argv` (with file and environment), whatever else stands there.
 
-    `options` are all that the file may set (default: the engine's and the server's).
+    `options` are all that the file may set (default: the engine's and the server's); `more` are read too.
     """
+    wanted = (*selection_options(), *more)
     parser = ArgumentParser(add_help=False)
-    add_options(parser, selection_options())
+    add_options(parser, wanted)
     add_config_file_flag(parser)
     namespace, _ = parser.parse_known_args(join_switches(argv))
-    allowed = {option.path for option in selection_options()}
+    allowed = {option.path for option in wanted}
     everything = _layers(namespace, options if options is not None else (*engine_options(), *server_options()))
     return Arguments({path: value for path, value in everything.items() if path in allowed})
 

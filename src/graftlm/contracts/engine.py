@@ -14,14 +14,17 @@ from graftlm.contracts.stats import StepStats
 class EngineReady(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the engine core decided while it started, sent with READY.
 
-    `ledgers` holds one plugin ledger for each process, as the plugin system encodes it.
+    `ledgers` holds one plugin ledger for each process, as the plugin system encodes it; `startup_traces` is empty
+    unless they were asked for.
     """
 
     num_blocks: int
     block_size: int
     max_model_len: int
+    vocab_size: int = 0
     pids: dict[str, int] = {}
     ledgers: list[bytes] = []
+    startup_traces: list[bytes] = []
 
 
 class EngineClient(Protocol):

@@ -28,6 +28,8 @@ class WorkerReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     available_memory: int
     """Bytes that the KV cache may take on its device."""
     ledger: bytes = b""
+    startup_trace: bytes = b""
+    """Where its start's time went, if that was asked for and it has a process of its own."""
 
 
 class Executor(ABC):

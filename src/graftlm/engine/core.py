@@ -17,6 +17,7 @@ from graftlm.contracts.stats import StepStats
 from graftlm.contracts.step import StepPlan, StepResult
 from graftlm.engine.cache_size import plan_num_blocks
 from graftlm.executor import build_executor
+from graftlm.processes.startup_trace import span
 from graftlm.scheduler import Scheduler
 
 
@@ -98,7 +99,8 @@ def build_core(
         reports = executor.start(on_failure=on_failure, on_status=on_status)
         on_status("allocating the KV cache")
         num_blocks = plan_num_blocks(config, reports)
-        executor.initialize_kv_cache(num_blocks)
+        with span("allocate the KV cache"):
+            executor.initialize_kv_cache(num_blocks)
         core = EngineCore(
             config, executor, Scheduler(config, num_blocks=num_blocks, block_size=reports[0].block_size)
         )

@@ -5,10 +5,12 @@ It does not know what the two processes say to each other.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from typing import Literal
@@ -17,6 +19,7 @@ import msgspec
 
 from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import StartupError
+from graftlm.executor.workers_ahead import COMPUTING_MODULES, IMPORT, WorkersAhead
 from graftlm.processes.launch import ChildProcess, start_child
 from graftlm.processes.threads import quiet_environment, thread_environment
 
@@ -51,8 +54,24 @@ class CoreChild:
 
 @dataclasses.dataclass(frozen=True)
 class _Wish:
+    """What a process inherits from this one at its start, and what it is to prepare: all that a guess can miss."""
+
     start_method: Literal["spawn", "forkserver"]
     environment: Mapping[str, str]
+    search_path: tuple[str, ...]
+    directory: str
+    worker_processes: int
+    """How many workers get a process of their own; with none, the core computes itself."""
+    threads_per_worker: int | None
+
+    def differences(self, other: _Wish) -> list[str]:
+        """Name what differs, variables of the environment one by one."""
+        names = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != getattr(other, f.name)]
+        if "environment" in names:
+            names.remove("environment")
+            ours, theirs = self.environment, other.environment
+            names += sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n))
+        return names
 
 
 _ahead: tuple[_Wish, CoreChild] | None = None
@@ -62,53 +81,83 @@ def prestart(
     *,
     start_method: Literal["spawn", "forkserver"] = "spawn",
     num_workers: int = 1,
+    executor_backend: str | None = None,
     threads_per_worker: int | None = None,
 ) -> None:
-    """Start the core's process now, empty; with one worker it imports torch while the start goes on.
+    """Start the core's process now, empty, and through it those of its workers; who computes imports torch.
 
-    It runs no plugin before the plan arrives, and ends at once when this process does. `ProcessEngineClient` takes
-    it if the configuration turns out as guessed, and otherwise starts another.
+    None runs a plugin before the plan arrives, and all end at once when this process does. `ProcessEngineClient`
+    takes them if the configuration turns out as guessed, and otherwise starts others. A fork server is warmed up
+    instead: its children cost nothing then.
     """
     global _ahead
-    if _ahead is None:
-        wish = _Wish(start_method, _environment(num_workers == 1, threads_per_worker))
-        _ahead = (wish, _start(wish, preload=["torch"] if num_workers == 1 else []))
+    if start_method == "forkserver":
+        from graftlm.processes.forking import start_fork_server
+
+        start_fork_server()
+    elif _ahead is None:
+        wish = _wish(start_method, num_workers, executor_backend, threads_per_worker)
+        _ahead = (wish, _start(wish, ahead=True))
+        atexit.register(discard)
+
+
+def discard() -> None:
+    """End what was started ahead and not taken; safe to call at any time."""
+    global _ahead
+    ahead, _ahead = _ahead, None
+    if ahead is not None:
+        ahead[1].child.kill()
+        ahead[1].stop(0)
 
 
 def take_core_child(config: EngineConfig) -> CoreChild:
     """Return a process for the core of this configuration: the one started ahead, if it suits."""
     global _ahead
     parallel = config.parallel
-    has_worker = parallel.distributed_executor_backend == "uni" or (
-        parallel.distributed_executor_backend is None and parallel.world_size == 1
-    )
-    wish = _Wish(
+    wish = _wish(
         parallel.start_method,  # type: ignore[arg-type]
-        _environment(has_worker, parallel.threads_per_worker),
+        parallel.world_size,
+        parallel.distributed_executor_backend,
+        parallel.threads_per_worker,
     )
-    ahead, _ahead = _ahead, None
-    if ahead is not None:
-        guessed, core_child = ahead
-        if guessed == wish and core_child.child.exit_code() is None:
+    if _ahead is not None:
+        guessed, core_child = _ahead
+        differences = guessed.differences(wish)
+        if not differences and core_child.child.exit_code() is None:
+            _ahead = None
             return core_child
-        logger.debug("process started ahead does not suit guessed=%s wished=%s", guessed, wish)
-        core_child.stop(0)
-    return _start(wish, preload=[])
+        logger.info("processes started ahead are replaced, they were made without: %s", ", ".join(differences))
+        discard()
+    return _start(wish, ahead=False)
 
 
-def _environment(has_worker: bool, threads_per_worker: int | None) -> dict[str, str]:
-    return thread_environment(1, threads_per_worker) if has_worker else quiet_environment()
+def _wish(
+    start_method: Literal["spawn", "forkserver"], num_workers: int, backend: str | None, threads: int | None
+) -> _Wish:
+    computes = backend == "uni" or (backend is None and num_workers == 1)
+    own = thread_environment(1, threads) if computes else quiet_environment()
+    return _Wish(
+        start_method=start_method,
+        environment={**os.environ, **own},
+        search_path=tuple(sys.path),
+        directory=os.getcwd(),  # noqa: PTH109 - a string for the wire
+        worker_processes=0 if computes else num_workers,
+        threads_per_worker=threads,
+    )
 
 
-def _start(wish: _Wish, *, preload: list[str]) -> CoreChild:
+def _start(wish: _Wish, *, ahead: bool) -> CoreChild:
     directory = make_socket_directory()
     try:
         child = start_child(NAME, start_method=wish.start_method, env=wish.environment, shared_directory=directory)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    if preload:
-        child.call("graftlm.processes.child:import_modules", msgspec.msgpack.encode(preload))
+    if ahead and wish.worker_processes:
+        order = WorkersAhead(num_workers=wish.worker_processes, threads_per_worker=wish.threads_per_worker)
+        child.call("graftlm.executor.workers_ahead:prestart_workers", msgspec.msgpack.encode(order))
+    elif ahead:
+        child.call(IMPORT, msgspec.msgpack.encode(COMPUTING_MODULES))
     logger.debug("engine core started pid=%d directory=%s", child.pid, directory)
     return CoreChild(child, directory)
 

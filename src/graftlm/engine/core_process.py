@@ -36,6 +36,7 @@ from graftlm.engine.messages import (
     encode,
 )
 from graftlm.plugins import current_host
+from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel
 from graftlm.processes.child import EXIT_FAILED, EXIT_ORPHANED, on_parent_gone
 from graftlm.processes.failure import Failure
@@ -78,8 +79,10 @@ def _report(core: EngineCore) -> EngineReady:
         num_blocks=core.num_blocks,
         block_size=core.reports[0].block_size,
         max_model_len=core.config.model.max_model_len,
+        vocab_size=int(core.config.model.hf_config.get("vocab_size") or 0),
         pids={NAME: os.getpid(), **workers},
         ledgers=[host.ledger_bytes(), *(r.ledger for r in core.reports if r.ledger)],
+        startup_traces=[t for t in (startup_trace.end_as_bytes(), *(r.startup_trace for r in core.reports)) if t],
     )
 
 

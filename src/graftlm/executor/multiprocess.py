@@ -28,10 +28,12 @@ from graftlm.executor.messages import (
     encode,
 )
 from graftlm.executor.rendezvous import Rendezvous
+from graftlm.executor.workers_ahead import take_worker, worker_name
 from graftlm.platforms.bootstrap import child_payload
 from graftlm.plugins import current_host, record
 from graftlm.processes.failure import ChildFailed
 from graftlm.processes.launch import ChildProcess, start_child, wait_all_ready
+from graftlm.processes.startup_trace import span
 from graftlm.processes.threads import thread_environment
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ class MultiprocessExecutor(Executor):
         try:
             for rank in range(self.config.parallel.world_size):
                 self._workers.append(self._start_worker(rank))
-            answers = wait_all_ready(self._workers, on_status=on_status)
+            with span("wait for the workers"):
+                answers = wait_all_ready(self._workers, on_status=on_status)
         except ChildFailed as failure:
             cause = self._root_cause(failure)
             self._kill()
@@ -79,11 +82,12 @@ class MultiprocessExecutor(Executor):
 
     def _start_worker(self, rank: int) -> ChildProcess:
         parallel = self.config.parallel
-        name = f"worker {rank}"
-        child = start_child(
+        name = worker_name(rank)
+        own = thread_environment(parallel.world_size, parallel.threads_per_worker)
+        child = take_worker(rank, own) or start_child(
             name,
             start_method=parallel.start_method,  # type: ignore[arg-type]
-            env=thread_environment(parallel.world_size, parallel.threads_per_worker),
+            env=own,
         )
         plan = child_payload(current_host(), role="worker", process=name)
         child.call("graftlm.platforms.bootstrap:apply_plan_in_child", plan)

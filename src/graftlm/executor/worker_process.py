@@ -16,6 +16,7 @@ from graftlm.contracts.worker import Worker
 from graftlm.executor.messages import ExecuteStep, InitializeKVCache, Leave, WorkerStart, decode_command, encode
 from graftlm.executor.worker_start import start_worker
 from graftlm.plugins import current_host
+from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ def main(payload: bytes, channel: Channel) -> int:
     host = current_host()
     host.freeze()
     report.ledger = host.ledger_bytes()
+    report.startup_trace = startup_trace.end_as_bytes()
     channel.ready(encode(report))
     gc.collect()
     gc.freeze()

@@ -18,6 +18,7 @@ from graftlm.contracts.points import WORKERS
 from graftlm.platforms.hooks import call_hook
 from graftlm.plugins import calling, current_host, record
 from graftlm.plugins.named import load_named
+from graftlm.processes.startup_trace import span
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -41,16 +42,19 @@ def start_worker(
 ) -> tuple[Worker, WorkerReport]:
     """Return a worker that has its model, and what it found out on the way."""
     call_hook("register_triton_kernel_overrides")
-    cls = resolve_worker_class(config)
+    with span("resolve the worker class"):
+        cls = resolve_worker_class(config)
     with _blaming(cls):
         worker: Worker = cls(
             config, rank=rank, local_rank=local_rank, distributed_init_method=distributed_init_method
         )
         on_status("preparing the device")
-        worker.init_device()
+        with span("prepare the device"):
+            worker.init_device()
         on_status("loading the model")
         begun = time.monotonic()
-        worker.load_model()
+        with span("load the model"):
+            worker.load_model()
         logger.info("model loaded rank=%d seconds=%.2f", rank, time.monotonic() - begun)
         report = WorkerReport(
             rank=rank,

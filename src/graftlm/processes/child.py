@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel, FrameKind
 from graftlm.processes.failure import Failure
 from graftlm.processes.logs import LogSettings, configure_logging
@@ -43,6 +44,8 @@ class Setup(msgspec.Struct, kw_only=True):
     environment: dict[str, str] | None = None
     """The whole environment, for a forked child; a fresh interpreter has it already."""
     log: LogSettings
+    trace_startup: bool = False
+    """Whether to record where the start's time goes."""
     shared_directory: str = ""
     """Removed by the child when its parent is gone; the parent removes it otherwise."""
 
@@ -90,7 +93,8 @@ def _serve_orders(channel: Channel) -> int:
                 _apply_setup(msgspec.msgpack.decode(data, type=Setup))
             case FrameKind.CALL:
                 order = msgspec.msgpack.decode(data, type=Order)
-                _resolve(order.function)(order.payload)
+                with startup_trace.span(order.function.rpartition(":")[2].replace("_", " ")):
+                    _resolve(order.function)(order.payload)
             case FrameKind.RUN:
                 order = msgspec.msgpack.decode(data, type=Order)
                 main = _resolve(order.function)
@@ -108,6 +112,8 @@ def _apply_setup(setup: Setup) -> None:
         os.environ.clear()
         os.environ.update(setup.environment)
         _tell_preloaded_torch()
+    if setup.trace_startup:
+        startup_trace.begin(setup.name)
     os.chdir(setup.cwd)
     sys.path[:] = setup.sys_path
     configure_logging(setup.log.levels, setup.log.fmt, setup.name)

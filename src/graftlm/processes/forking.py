@@ -75,6 +75,13 @@ def fork_child(channel: int, lifeline: int) -> Forked:
     return Forked(ours)
 
 
+def start_fork_server() -> None:
+    """Start the fork server, unless there is one, without waiting until it has its imports behind it."""
+    with _lock:
+        if _requests is None:
+            _start_server()
+
+
 def adopt_server(requests: socket.socket) -> None:
     """Use the fork server that made this process; called in a forked child."""
     global _requests

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel, FrameKind
 from graftlm.processes.child import Order, Setup
 from graftlm.processes.failure import ChildFailed, Failure, describe_exit
@@ -203,6 +204,7 @@ def start_child(
         cwd=os.getcwd(),  # noqa: PTH109 - a string for the wire
         environment=environment if start_method == "forkserver" else None,
         log=current_log_settings(),
+        trace_startup=startup_trace.recording(),
         shared_directory=shared_directory,
     )
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # wait_ready tells

@@ -42,12 +42,22 @@ _CLOSE_S = 1
 _ENGINE_END_S = 4.0
 
 
-def serve(server_config: ServerConfig, *, config: EngineConfig, start: Start, shutdown: ShutdownRequest) -> int:
+def serve(
+    server_config: ServerConfig,
+    *,
+    config: EngineConfig,
+    start: Start,
+    shutdown: ShutdownRequest,
+    listener: socket.socket | None = None,
+) -> int:
     """Serve until a shutdown is requested (returns 0) or the engine dies (returns 1, the cause logged last).
 
-    Binds first: a port in use raises StartupError. What `start` raises is raised here, after everything is closed.
+    Binds first, unless it gets a `listener`, which it closes: a port in use raises StartupError. What `start`
+    raises is raised here, after everything is closed.
     """
-    listener = bind(server_config)
+    if listener is None:
+        listener = bind(server_config)
+        logger.info("listening url=%s", url_of(listener))
     with listener, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_Server(server_config, config, listener, shutdown).run(start))
 
@@ -71,7 +81,6 @@ class _Server:
 
         self._shutdown.add_callback(on_shutdown)
         answering = asyncio.create_task(self._http.serve(sockets=[self._listener]))
-        logger.info("listening url=%s", url_of(self._listener))
         try:
             llm = await self._start(start)
             cause = await self._watch(llm) if llm is not None else None

@@ -5,6 +5,7 @@ It does not know HTTP. Phases go starting → ready → closing, and to dead fro
 
 from __future__ import annotations
 
+import logging
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
     from graftlm.config.server_config import ServerConfig
     from graftlm.frontend.async_llm import AsyncLLM
+
+
+logger = logging.getLogger(__name__)
 
 
 class Phase(StrEnum):
@@ -61,6 +65,7 @@ class ServerState:
     def set_status(self, text: str) -> None:
         """Take what the engine says about its start."""
         self.reason = text
+        logger.info("starting status=%r", text)
 
     def set_ready(self, llm: AsyncLLM) -> None:
         self.llm = llm

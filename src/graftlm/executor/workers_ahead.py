@@ -1,0 +1,69 @@
+"""Workers' processes that are started before the plan is there, so that all of them import torch side by side.
+
+Runs in the engine core's process. It does not know the configuration: what it started on a guess is taken only if
+it would be started the same way now.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from graftlm.processes.launch import ChildProcess, start_child
+from graftlm.processes.threads import thread_environment
+
+#: What a process that computes imports while it waits for its plan: nothing that asks for the platform.
+COMPUTING_MODULES = ["torch", "graftlm.models.loader", "graftlm.ops.sampling", "graftlm.worker.input_batch"]
+IMPORT = "graftlm.processes.child:import_modules"
+
+
+class WorkersAhead(msgspec.Struct, kw_only=True):
+    """The order to start them."""
+
+    num_workers: int
+    threads_per_worker: int | None = None
+
+
+class _Inherited(msgspec.Struct, frozen=True):
+    """What a process takes over from this one when it starts."""
+
+    environment: dict[str, str]
+    search_path: list[str]
+    directory: str
+
+
+_ahead: dict[str, tuple[_Inherited, ChildProcess]] = {}
+
+
+def prestart_workers(payload: bytes) -> None:
+    """Start the processes, empty; they run no plugin before their plan, and end when this process does."""
+    order = msgspec.msgpack.decode(payload, type=WorkersAhead)
+    own = thread_environment(order.num_workers, order.threads_per_worker)
+    for rank in range(order.num_workers):
+        name = worker_name(rank)
+        child = start_child(name, env=own)
+        child.call(IMPORT, msgspec.msgpack.encode(COMPUTING_MODULES))
+        _ahead[name] = (_inherited(own), child)
+
+
+def take_worker(rank: int, own: Mapping[str, str]) -> ChildProcess | None:
+    """Return the process started ahead for this rank if it inherited what a new one would, else None."""
+    inherited, child = _ahead.pop(worker_name(rank), (None, None))
+    if child is None:
+        return None
+    if inherited != _inherited(own) or child.exit_code() is not None:
+        child.kill()
+        child.stop(0)
+        return None
+    return child
+
+
+def worker_name(rank: int) -> str:
+    return f"worker {rank}"
+
+
+def _inherited(own: Mapping[str, str]) -> _Inherited:
+    return _Inherited({**os.environ, **own}, list(sys.path), os.getcwd())  # noqa: PTH109 - a string for the wire

@@ -1,0 +1,153 @@
+"""The start of `graftlm serve`: the port answers at once, children start ahead, and the time is accounted for."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+
+import psutil
+import pytest
+from server import Server
+
+from graftlm.cli.startup_report import TRACE_FILE, outline, plugin_ms, trace_file_of
+from graftlm.frontend.http.early_answers import EarlyAnswers
+from graftlm.processes.trace_file import Span
+
+
+@pytest.fixture
+def early():
+    listener = socket.create_server(("127.0.0.1", 0))
+    answers = EarlyAnswers(listener, reason="choosing plugins")
+    yield answers, f"http://127.0.0.1:{listener.getsockname()[1]}"
+    answers.stop()
+    listener.close()
+
+
+def ask(url: str, data: bytes | None = None) -> tuple[int, dict]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=5) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_early_answers_give_the_reason(early):
+    """/health in its own shape, everything else as an OpenAI error, a large body notwithstanding."""
+    answers, url = early
+    health = ask(f"{url}/health")
+    answers.say("fetching the model")
+    status, body = ask(f"{url}/v1/completions", b"x" * 300_000)
+
+    assert health == (503, {"status": "starting", "reason": "choosing plugins"})
+    assert (status, body["error"]["code"]) == (503, "not_ready")
+    assert "fetching the model" in body["error"]["message"]
+
+
+def test_a_silent_client_holds_up_nobody(early):
+    """One that connects and says nothing costs others a fraction of a second, and the hand-over no more."""
+    answers, url = early
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))):
+        started = time.monotonic()
+
+        assert ask(f"{url}/health")[0] == 503
+        answers.stop()
+        assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    ("words", "rest", "file"),
+    [
+        (["demo"], ["demo"], None),
+        (["--trace-startup", "demo"], [f"--trace-startup={TRACE_FILE}", "demo"], TRACE_FILE),
+        (["demo", "--trace-startup=a.json"], ["demo", "--trace-startup=a.json"], "a.json"),
+    ],
+)
+def test_a_bare_flag_does_not_take_the_model_for_its_file(words, rest, file):
+    """--trace-startup alone means the default file."""
+    assert trace_file_of(words) == (rest, file)
+
+
+def test_the_outline_folds_imports_of_one_package():
+    """Steps of 20 ms and more; inside an import only what another package costs; threads apart."""
+    spans = [
+        Span(name="start", start=0.0, seconds=1.0),
+        Span(name="torch", start=0.1, seconds=0.8, category="import"),
+        Span(name="torch.nn", start=0.2, seconds=0.3, category="import"),
+        Span(name="numpy", start=0.3, seconds=0.1, category="import"),
+        Span(name="short", start=0.95, seconds=0.01),
+        Span(name="read", start=0.5, seconds=0.2, thread="reader"),
+    ]
+
+    assert [(depth, span.name) for depth, span in outline(spans)] == [
+        (0, "start"), (1, "torch"), (2, "numpy"), (0, "read"),
+    ]  # fmt: skip
+
+
+def test_plugins_are_summed_by_name():
+    """What the ledger of one process tells of each plugin."""
+    events = [
+        {"process": "core", "event": "loaded", "plugin": "a:x", "facts": {"ms": 2.0}},
+        {"process": "core", "event": "hook_called", "plugin": "a:x", "facts": {"ms": 0.5}},
+        {"process": "core", "event": "selected", "facts": {"ms": 9.0}},
+        {"process": "front end", "event": "loaded", "plugin": "a:x", "facts": {"ms": 7.0}},
+    ]
+
+    assert plugin_ms(events, "core") == {"a:x": 2.5}
+
+
+def test_serve_starts_its_processes_side_by_side_and_traces_them(tiny_opt, tmp_path):
+    """TP=2: 503 with a reason first; the workers are those started ahead; the trace has every process."""
+    trace = tmp_path / "trace.json"
+    server = Server([str(tiny_opt), "--tensor-parallel-size", "2", f"--trace-startup={trace}"]).launch()
+    try:
+        early = _first_answer(server)
+        server.wait_ready()
+        output = server.output
+        workers = [
+            p for p in psutil.Process(server.process.pid).children(recursive=True) if "worker" in p.cmdline()[-5]
+        ]
+    finally:
+        server.stop()
+
+    assert early[0] == 503
+    assert early[1]["reason"]
+    assert len(workers) == 2
+    assert "replaced" not in output
+    names = {e["args"]["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["name"] == "process_name"}
+    assert names == {"front end", "engine core", "worker 0", "worker 1"}
+    assert "import torch" in output.partition("worker 1 (pid")[2]
+    assert "import torch" not in output.partition("front end (pid")[2].partition("worker 0 (pid")[0]
+    assert "plugin graftlm:OPTForCausalLM" in output
+
+
+def _first_answer(server: Server) -> tuple[int, dict]:
+    for _ in range(600):
+        try:
+            return ask(f"{server.base_url}/health")
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.05)
+    raise AssertionError(server.output)
+
+
+def test_a_refused_start_ends_what_it_started_ahead(tmp_path):
+    """The empty children are gone when the command is, and so is the socket's directory."""
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    server = Server(["no-such-model"], env=env).launch()
+    family = psutil.Process(server.process.pid).children
+    seen = set()
+    while server.process.poll() is None:
+        try:
+            seen |= {child.pid for child in family(recursive=True)}
+        except psutil.NoSuchProcess:
+            break
+        time.sleep(0.02)
+
+    assert server.process.wait() == 1
+    assert seen
+    assert [pid for pid in seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"] == []
+    assert list(tmp_path.glob("graftlm-*")) == []
