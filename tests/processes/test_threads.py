@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import sys
+
 from graftlm.processes import threads
 
 
@@ -23,3 +26,21 @@ def test_container_share_cuts_the_cores(monkeypatch, tmp_path):
     assert threads._container_share() == 2
     quota.write_text("max 100000\n")
     assert threads._container_share() is None
+
+
+def test_a_program_that_computes_waits_passively_unless_told_otherwise(monkeypatch):
+    """Set before torch is imported, never over the user's own setting, and not at all afterwards."""
+    for name in ("OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    threads.settle_this_process()
+    assert "OMP_WAIT_POLICY" not in os.environ
+
+    monkeypatch.delitem(sys.modules, "torch")
+    threads.settle_this_process()
+
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+    assert "OMP_NUM_THREADS" not in os.environ

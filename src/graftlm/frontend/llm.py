@@ -25,6 +25,7 @@ from graftlm.platforms.bootstrap import bootstrap_frontend
 from graftlm.platforms.hooks import call_hook, hook_counts
 from graftlm.plugins import Role, find_host
 from graftlm.plugins.selection import Selection
+from graftlm.processes.threads import settle_this_process
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig, PluginConfig
@@ -44,6 +45,7 @@ class LLM:
     """
 
     def __init__(self, model: str = "demo", **options: Any) -> None:
+        settle_this_process()
         config = options_from_keywords({"model": model, **options})
         self.host = _choose_plugins(config.plugins)
         self.config: EngineConfig = configure(config, self.host)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -52,6 +53,17 @@ def quiet_environment() -> dict[str, str]:
     OMP_NUM_THREADS stays as the user set it, since the workers' count is taken from it.
     """
     return dict(_QUIET)
+
+
+def settle_this_process() -> None:
+    """Set, in a program's own process that will compute, what the user left unset; torch reads it at its import.
+
+    The number of threads is left to the worker, which tells torch. Once torch is imported it is too late for the
+    rest, and nothing is changed.
+    """
+    if "torch" not in sys.modules:
+        for name, value in {"OMP_WAIT_POLICY": "passive", **_QUIET}.items():
+            os.environ.setdefault(name, value)
 
 
 _QUIET = {
