@@ -23,8 +23,8 @@ from graftlm.plugins import (
 )
 from graftlm.plugins.discovery import discover
 from graftlm.plugins.host import PluginHost
+from graftlm.plugins.plugin_config import read_settings
 from graftlm.plugins.selection import Selection, select
-from graftlm.plugins.settings import read_settings
 
 THINGS: Registry[object] = Registry("things", kind="thing")
 

@@ -82,8 +82,8 @@ def _choose(
 ) -> PluginHost:
     from graftlm.platforms.detection import decide
     from graftlm.plugins.discovery import discover
+    from graftlm.plugins.plugin_config import read_settings
     from graftlm.plugins.selection import select
-    from graftlm.plugins.settings import read_settings
 
     discovery = discover(ALL_POINTS)
     decisions = select(discovery, selection)
