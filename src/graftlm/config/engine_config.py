@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from graftlm.config.hf_config import HFConfig
 from graftlm.config.section import Section, option
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -250,6 +251,7 @@ class EngineConfig:
     def from_bytes(cls, data: bytes) -> EngineConfig:
         """Decode what `to_bytes` made; the result is frozen."""
         raw = msgspec.msgpack.decode(data)
+        raw["model"]["hf_config"] = HFConfig(raw["model"]["hf_config"])
         sections: dict[str, Any] = {n: t(**raw[n]) for n, t in cls.section_types().items()}
         config = cls(**sections, changes=msgspec.convert(raw["changes"], list[Change]))
         config.freeze()

@@ -1,9 +1,11 @@
 """What can be wrong with a configuration.
 
 ConfigError
-├── UnknownOption      a name that no section has
-├── InvalidOption      a value that cannot be
-└── ConfigFrozen       a change after the configuration was decided
+├── UnknownOption            a name that no section has
+├── InvalidOption            a value that cannot be
+├── MissingCheckpointValue   the checkpoint's config lacks what its architecture needs
+├── InvalidCheckpointValue   the checkpoint's config says what cannot be
+└── ConfigFrozen             a change after the configuration was decided
 """
 
 from __future__ import annotations
@@ -30,6 +32,22 @@ class InvalidOption(ConfigError):
         super().__init__(f"{option}={value!r}: {problem}" + (f"; {cure}" if cure else ""))
         self.option = option
         self.value = value
+
+
+class MissingCheckpointValue(ConfigError):
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the checkpoint's config does not say {key!r}, which its architecture needs; "
+            f"add it with --hf-overrides '{{\"{key}\": …}}', or name the right architecture there"
+        )
+
+
+class InvalidCheckpointValue(ConfigError):
+    def __init__(self, key: str, value: Any, *, problem: str) -> None:
+        super().__init__(
+            f"the checkpoint's config says {key}={value!r}: {problem}; correct the file, or give another with "
+            f"--hf-overrides '{{\"{key}\": …}}'"
+        )
 
 
 class ConfigFrozen(ConfigError):

@@ -7,6 +7,7 @@ GraftlmError
 │   ├── RequestTooLong
 │   └── UnknownModel
 ├── StartupError          the server cannot start: one message, no traceback by default
+│   └── ModelMismatch     a checkpoint's config or weights do not suit the model that computes it
 ├── EngineDead            the engine is gone, with the cause
 └── EngineClosing         the engine takes no new requests
 """
@@ -67,6 +68,13 @@ class UnknownModel(RequestError):
 
 class StartupError(GraftlmError):
     """The server cannot start; the text names the value and the cure."""
+
+
+class ModelMismatch(StartupError, ValueError):
+    """A checkpoint says what its model cannot compute, or its weights are not those that its config describes.
+
+    Models and layers raise it, those of plugins too: who serves the model reads the text, without a traceback.
+    """
 
 
 class EngineDead(GraftlmError):

@@ -5,14 +5,44 @@ It reads a plain dictionary; it knows neither files nor architectures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graftlm.config.errors import InvalidOption
+from graftlm.config.errors import InvalidCheckpointValue, InvalidOption
 
 _CONTEXT_LENGTH_KEYS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
 )  # fmt: skip
+#: What every reader of a config takes for granted about entries that are there.
+_SIZES = (
+    *_CONTEXT_LENGTH_KEYS, "hidden_size", "intermediate_size", "ffn_dim", "num_hidden_layers", "vocab_size",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "word_embed_proj_dim",
+)  # fmt: skip
+_POSITIVE_NUMBERS = ("rms_norm_eps", "layer_norm_eps", "rope_theta")
+_OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config")
+_LARGEST_SIZE = 2**31 - 1
+
+
+def check_values(hf_config: Mapping[str, Any]) -> None:
+    """Refuse entries of a config that no model could be built from; those that are missing are not its business."""
+    for key in _SIZES:
+        value = hf_config.get(key)
+        if value is not None and not (type(value) is int and 1 <= value <= _LARGEST_SIZE):
+            raise InvalidCheckpointValue(key, value, problem="it must be a positive whole number")
+    for key in _POSITIVE_NUMBERS:
+        value = hf_config.get(key)
+        if value is not None and not (type(value) in (int, float) and math.isfinite(value) and value > 0):
+            raise InvalidCheckpointValue(key, value, problem="it must be a positive number")
+    for key in _OBJECTS:
+        value = hf_config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise InvalidCheckpointValue(key, value, problem="it must be a JSON object")
+    heads, kv_heads = hf_config.get("num_attention_heads"), hf_config.get("num_key_value_heads")
+    if heads and kv_heads and heads % kv_heads:
+        raise InvalidCheckpointValue(
+            "num_key_value_heads", kv_heads, problem=f"it does not divide num_attention_heads={heads}"
+        )
 
 
 def merge_overrides(hf_config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,15 +11,17 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from graftlm.config.hf_config import HFConfig
 from graftlm.contracts.errors import StartupError
 from graftlm.engine.checkpoint_values import (
     check_divisible,
+    check_values,
     merge_overrides,
     quantization_of,
     resolve_dtype,
     resolve_max_model_len,
 )
-from graftlm.engine.validation import check_names, check_numbers, check_worker_class
+from graftlm.engine.validation import check_names, check_numbers, check_op_switches, check_worker_class
 from graftlm.layers.quantization import quantization_names
 from graftlm.models.checkpoints import read_facts
 from graftlm.models.registry import ModelRegistry
@@ -47,6 +49,7 @@ def configure(config: EngineConfig, host: PluginHost, *, progress: bool = True) 
     platform_owner = f"platform {host.platform_choice.name if host.platform_choice else platform.device_name}"
     _record_stage("user", config, 0)
     check_numbers(config)
+    check_op_switches(config.compilation.custom_ops, host)  # as typed; once more when the platform has spoken
     if not isinstance(config.parallel.worker_cls, str):
         check_worker_class(config.parallel.worker_cls, host, platform)
     with _stage(config, "engine"):
@@ -78,7 +81,8 @@ def _read_checkpoint(config: EngineConfig, *, progress: bool) -> None:
     facts = read_facts(path, load_format=model.load_format)
     model.path = facts.path
     model.format = facts.format
-    model.hf_config = merge_overrides(facts.hf_config, model.hf_overrides)
+    model.hf_config = HFConfig(merge_overrides(facts.hf_config, model.hf_overrides))
+    check_values(model.hf_config)
     if not model.served_model_name:
         model.served_model_name = [model.model]
 

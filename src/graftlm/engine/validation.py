@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from graftlm.config.errors import ConfigError, InvalidOption
 from graftlm.config.options import engine_options
 from graftlm.contracts import points
+from graftlm.contracts.errors import StartupError
+from graftlm.engine.checkpoint_values import quantization_of
 from graftlm.engine.class_paths import check_class_path, looks_like_class_path
 from graftlm.layers.quantization import quantization_names
 from graftlm.ops.names import BUILT_IN_OPS, InvalidOpSwitch, parse_switches
@@ -28,16 +30,19 @@ BUILT_IN_COMPILERS = ("eager", "inductor")
 #: Kept equal to what the CPU platform can name; a test compares them.
 BUILT_IN_ATTENTION_BACKENDS = ("TORCH_PAGED",)
 
+_MOST = 2**31 - 1
+_MOST_BYTES = 2**63 - 1
+
 _NUMBERS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("model.max_model_len", lambda n: n >= 1, "use 1 or more tokens"),
+    ("model.max_model_len", lambda n: 1 <= n <= _MOST, f"use 1 to {_MOST} tokens"),
     ("model.seed", lambda n: -(2**63) <= n < 2**64, "use a 64-bit whole number"),
-    ("cache.block_size", lambda n: n >= 1, "use 1 or more tokens, such as 16"),
-    ("cache.kv_cache_memory_bytes", lambda n: n >= 1, "use a number of bytes, such as 512m"),
+    ("cache.block_size", lambda n: 1 <= n <= _MOST, "use 1 or more tokens, such as 16"),
+    ("cache.kv_cache_memory_bytes", lambda n: 1 <= n <= _MOST_BYTES, "use a number of bytes, such as 512m"),
     ("cache.memory_utilization", lambda x: 0 < x <= 1, "use a share above 0, up to 1"),
-    ("scheduler.max_num_seqs", lambda n: n >= 1, "use 1 or more"),
-    ("scheduler.max_num_batched_tokens", lambda n: n >= 1, "use 1 or more tokens"),
-    ("parallel.tensor_parallel_size", lambda n: n >= 1, "use 1 or more workers"),
-    ("parallel.threads_per_worker", lambda n: n >= 1, "use 1 or more threads"),
+    ("scheduler.max_num_seqs", lambda n: 1 <= n <= _MOST, f"use 1 to {_MOST}"),
+    ("scheduler.max_num_batched_tokens", lambda n: 1 <= n <= _MOST, f"use 1 to {_MOST} tokens"),
+    ("parallel.tensor_parallel_size", lambda n: 1 <= n <= 4096, "use 1 to 4096 workers"),
+    ("parallel.threads_per_worker", lambda n: 1 <= n <= 1024, "use 1 to 1024 threads"),
 )
 _CHOICES = (
     ("model.dtype", ("float32", "bfloat16", "float16", "auto")),
@@ -68,7 +73,14 @@ def check_names(config: EngineConfig, host: PluginHost, platform: Platform) -> N
         check_name_or_class("--attention-backend", backend, names)
     method = config.model.quantization
     if method is not None:
-        check_name("--quantization", method, {*quantization_names(), *host.available(points.QUANTIZATION_METHODS)})
+        known = {*quantization_names(), *host.available(points.QUANTIZATION_METHODS)}
+        if method not in known and method == quantization_of(config.model.hf_config):
+            raise StartupError(
+                f"the checkpoint {config.model.path} is quantized with {method!r}, which nothing provides "
+                f"(there is {', '.join(sorted(known)) or 'no method at all'}); install a plugin that brings it, "
+                "or serve the model's unquantized weights"
+            )
+        check_name("--quantization", method, known)
         _verify_quantization(platform, method)
     check_op_switches(config.compilation.custom_ops, host)
     providers = {name.rpartition(".")[2] for name in host.available(points.OP_IMPLEMENTATIONS)}
@@ -124,7 +136,9 @@ def check_name(flag: str, value: Any, known: Iterable[str], *, what: str = "name
     if value in names:
         return
     near = difflib.get_close_matches(str(value), names, n=3)
-    cure = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(names) or 'none'}"
+    cure = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(names)}"
+    if not names:
+        cure = "there is none yet; install a plugin that brings it"
     raise InvalidOption(flag, value, problem=f"nothing provides this {what}", cure=cure)
 
 

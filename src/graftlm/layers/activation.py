@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import torch
 import torch.nn.functional as F
 
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import OpExample, Tolerance, exactly, random_numbers, roundings
 
@@ -191,5 +192,5 @@ def get_activation(name: str) -> CustomOp:
     """Build the activation that a checkpoint's config calls `name`."""
     if name not in _ACTIVATIONS:
         near = difflib.get_close_matches(name, _ACTIVATIONS, n=3) or sorted(_ACTIVATIONS)
-        raise ValueError(f"unknown activation {name!r}; known are {', '.join(near)}")
+        raise ModelMismatch(f"unknown activation {name!r}; known are {', '.join(near)}")
     return _ACTIVATIONS[name]()

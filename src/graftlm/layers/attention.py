@@ -10,6 +10,7 @@ from typing import cast
 import torch
 
 from graftlm.contracts.attention import ForwardContext
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.platform import AttentionQuestion
 from graftlm.ops.attention.selector import get_attn_backend
 from graftlm.ops.build import NoBuild, find_build
@@ -53,7 +54,9 @@ class Attention(PluggableLayer):
         self.head_size = head_size
         self.rotary_emb = rotary_emb
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"{self.prefix}: num_heads={num_heads} is no multiple of num_kv_heads={num_kv_heads}")
+            raise ModelMismatch(
+                f"{self.prefix}: num_heads={num_heads} is no multiple of num_kv_heads={num_kv_heads}"
+            )
         dtype = str(build.dtype).removeprefix("torch.")
         self.kv_cache_dtype = dtype if cache.kv_cache_dtype == "auto" else cache.kv_cache_dtype
         question = AttentionQuestion(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.contracts.weights import Weight
 from graftlm.distributed.groups import tp_all_reduce, tp_rank, tp_size
@@ -93,7 +94,7 @@ class ParallelLMHead(VocabParallelEmbedding):
     def tie_weights(self, embedding: VocabParallelEmbedding) -> ParallelLMHead:
         """Use the embedding's matrix, packed or not, instead of an own one; returns self."""
         if (embedding.num_embeddings, embedding.embedding_dim) != (self.num_embeddings, self.embedding_dim):
-            raise ValueError(
+            raise ModelMismatch(
                 f"{self.prefix} [{self.num_embeddings}, {self.embedding_dim}] cannot be tied to {embedding.prefix} "
                 f"[{embedding.num_embeddings}, {embedding.embedding_dim}]; untie them or correct the config"
             )
@@ -115,7 +116,7 @@ class ParallelLMHead(VocabParallelEmbedding):
     def load_bias(self, bias: Weight, shard: str | int | None = None) -> None:
         """Take this rank's part of a checkpoint bias [vocabulary]."""
         if self.bias is None:
-            raise ValueError(f"{self.prefix}: the checkpoint has a bias and the model was built without one")
+            raise ModelMismatch(f"{self.prefix}: the checkpoint has a bias and the model was built without one")
         check_shape(f"{self.prefix}.bias", bias, (self.num_embeddings,))
         self.bias.data.zero_()
         own = as_tensor(bias, self.bias.dtype).narrow(0, self.start, self.real_rows)

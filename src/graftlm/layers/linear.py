@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.contracts.weights import Weight
 from graftlm.distributed.groups import divide, tp_all_gather, tp_all_reduce, tp_rank, tp_size
@@ -72,7 +73,9 @@ class LinearBase(PluggableLayer):
     def load_bias(self, bias: Weight, shard: Shard = None) -> None:
         """Take this rank's part of a checkpoint bias [rows]."""
         if self.bias is None:
-            raise ValueError(f"{self.prefix}: the checkpoint has a bias and the model's config says there is none")
+            raise ModelMismatch(
+                f"{self.prefix}: the checkpoint has a bias and the model's config says there is none"
+            )
         pieces = self._pieces_of(shard)
         check_shape(f"{self.prefix}.bias", bias, (sum(p.total for p in pieces),))
         values = as_tensor(bias, self.bias.dtype)

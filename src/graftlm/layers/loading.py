@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.weights import Weight
 from graftlm.layers.parameters import ShapeMismatch, as_tensor
 
@@ -21,7 +22,7 @@ Stacked = tuple[str, str, str | int]
 ALWAYS_SKIPPED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 
 
-class UnexpectedTensor(ValueError):
+class UnexpectedTensor(ModelMismatch):
     """A checkpoint tensor that no layer of the model takes."""
 
     def __init__(self, name: str, *, near: list[str]) -> None:
@@ -69,8 +70,25 @@ def load_weights(
     return complete
 
 
-def missing_weights(module: torch.nn.Module, loaded: set[str]) -> list[str]:
-    """Return what no tensor has filled, as parameter names, with the shard where only a part is missing."""
+def missing_weights(module: torch.nn.Module, loaded: set[str], *, stacked: Sequence[Stacked] = ()) -> list[str]:
+    """Return what no tensor has filled, by the checkpoint's names where `stacked` tells them."""
+    parts = {(layer, str(shard)): part for layer, part, shard in stacked}
+    return [_in_checkpoint(name, parts) for name in _missing_parameters(module, loaded)]
+
+
+def _in_checkpoint(name: str, parts: dict[tuple[str, str], str]) -> str:
+    """Translate "mlp.gate_up_proj.weight (1)" to the name of the tensor that would fill it."""
+    path, _, shard = name.partition(" (")
+    owner, _, kind = path.rpartition(".")
+    parent, _, layer = owner.rpartition(".")
+    part = parts.get((layer, shard.rstrip(")")))
+    if part is None:
+        return name
+    return ".".join(filter(None, [parent, part, kind]))
+
+
+def _missing_parameters(module: torch.nn.Module, loaded: set[str]) -> list[str]:
+    """Return parameter names, with the shard where only a part is missing."""
     missing: list[str] = []
     for path, layer in module.named_modules():
         prefix = f"{path}." if path else ""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import torch
 
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.weights import QuantizedWeight, Weight
 from graftlm.ops.build import find_build
 
 
-class ShapeMismatch(ValueError):
+class ShapeMismatch(ModelMismatch):
     """A checkpoint tensor that does not fit the layer it is for."""
 
     def __init__(self, layer: str, *, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -51,8 +52,16 @@ def narrow(weight: Weight, dim: int, *, start: int, length: int) -> Weight:
 
 
 def as_tensor(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
-    """Return plain numbers; those of a quantized matrix in `dtype`."""
-    return weight.dequantize(dtype) if isinstance(weight, QuantizedWeight) else weight
+    """Return plain numbers; those of a quantized matrix in `dtype`. Raises ModelMismatch for whole numbers."""
+    if isinstance(weight, QuantizedWeight):
+        return weight.dequantize(dtype)
+    if dtype.is_floating_point and not weight.is_floating_point():
+        raise ModelMismatch(
+            f"the checkpoint's tensor holds {str(weight.dtype).removeprefix('torch.')} numbers where the model "
+            f"computes in {str(dtype).removeprefix('torch.')}: it is quantized, and nothing says how; name the "
+            "method with --quantization"
+        )
+    return weight
 
 
 def check_shape(layer: str, weight: Weight, expected: tuple[int, ...]) -> None:

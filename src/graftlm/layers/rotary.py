@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.layers.parameters import build_device, build_dtype
 from graftlm.ops.build import find_build
 from graftlm.ops.custom_op import CustomOp
@@ -176,10 +177,12 @@ def get_rope(
     if rotary_dim is None and scaling.get("partial_rotary_factor"):
         rotary_dim = int(head_size * float(scaling["partial_rotary_factor"]))
     if kind not in _KINDS:
-        raise ValueError(f"rope_scaling type {kind!r} is not supported; known are {', '.join(_KINDS)}")
+        raise ModelMismatch(f"rope_scaling type {kind!r} is not supported; known are {', '.join(_KINDS)}")
     cls, needed = _KINDS[kind]
     if missing := [name for name in needed if name not in scaling]:
-        raise ValueError(f"rope_scaling type {kind!r} lacks {', '.join(missing)}; complete it with --hf-overrides")
+        raise ModelMismatch(
+            f"rope_scaling type {kind!r} lacks {', '.join(missing)}; complete it with --hf-overrides"
+        )
     if kind == "linear":
         max_position = math.ceil(max_position * float(scaling["factor"]))
     build = find_build()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.layers.activation import SiluAndMul
 from graftlm.layers.attention import Attention
 from graftlm.layers.embedding import ParallelLMHead, VocabParallelEmbedding
@@ -68,7 +69,7 @@ class LlamaMLP(nn.Module):
         super().__init__()
         hf = model.hf_config
         if hf.get("hidden_act", "silu") != "silu":
-            raise ValueError(f"hidden_act={hf['hidden_act']!r}: LlamaForCausalLM computes 'silu' only")
+            raise ModelMismatch(f"hidden_act={hf['hidden_act']!r}: LlamaForCausalLM computes 'silu' only")
         inner, bias = int(hf["intermediate_size"]), bool(hf.get("mlp_bias", False))
         self.gate_up_proj = MergedColumnParallelLinear(
             model.hidden_size, [inner, inner], bias=bias, prefix=f"{prefix}.gate_up_proj"

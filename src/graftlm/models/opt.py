@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
+from graftlm.contracts.errors import ModelMismatch
 from graftlm.layers.activation import get_activation
 from graftlm.layers.attention import Attention
 from graftlm.layers.embedding import ParallelLMHead, VocabParallelEmbedding
@@ -69,7 +70,9 @@ class OPTDecoderLayer(nn.Module):
         hf, hidden_size = model.hf_config, model.hidden_size
         bias = bool(hf.get("enable_bias", True))
         if not hf.get("layer_norm_elementwise_affine", True):
-            raise ValueError("layer_norm_elementwise_affine=false: OPTForCausalLM computes norms with weights only")
+            raise ModelMismatch(
+                "layer_norm_elementwise_affine=false: OPTForCausalLM computes norms with weights only"
+            )
         self.norm_before = bool(hf.get("do_layer_norm_before", True))
         self.self_attn = OPTAttention(model, prefix=f"{prefix}.self_attn")
         self.self_attn_layer_norm = LayerNorm(hidden_size)
