@@ -60,7 +60,7 @@ def build_model(config: EngineConfig, device: torch.device) -> nn.Module:
 def fill_model(model: nn.Module, config: EngineConfig) -> None:
     """Load the checkpoint's tensors, refuse a model that did not get all of its own, and pack once."""
     loaded = model.load_weights(iterate_weights(config))  # type: ignore[operator]
-    if missing := missing_weights(model, set(loaded)):
+    if missing := missing_weights(model, set(loaded), stacked=getattr(model, "stacked", ())):
         raise MissingTensors(config.model.path, missing=missing, architecture=config.model.architecture)
     for module in model.modules():
         pack = getattr(module, "process_weights_after_loading", None)
