@@ -31,7 +31,7 @@ def test_what_a_program_registers_exists_in_its_workers(site, wheels, tiny_opt, 
     site.install(wheels["dummy_platform"], wheels["dummy_model"])
     env = {**os.environ, **site.environment, "GRAFTLM_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tiny_opt)], env=env, capture_output=True, text=True, timeout=90
+        [sys.executable, "-c", SCRIPT, str(tiny_opt)], env=env, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
