@@ -17,7 +17,7 @@ from graftlm.models.inspect import spec_of
 from graftlm.models.inspection import inspect_lazy
 from graftlm.plugins.current import find_host
 from graftlm.plugins.errors import DuplicateRegistration
-from graftlm.plugins.registry import Registry
+from graftlm.plugins.registry import Registry, value_text
 
 if TYPE_CHECKING:
     from graftlm.contracts.model import Model
@@ -93,6 +93,11 @@ class _ModelRegistry:
             model_cls = self._registry.get(architecture)
         spec_of(model_cls, what=f"architecture {architecture!r}")
         return model_cls  # type: ignore[no-any-return]
+
+    def origin(self, architecture: str) -> tuple[str, str]:
+        """Return the class path of a known architecture and the distribution that owns it; imports nothing."""
+        target, owner = self._target(architecture)
+        return value_text(target), owner
 
     def _target(self, architecture: str) -> tuple[type[Model] | str, str]:
         """Return the class or its path, and the distribution that owns it."""

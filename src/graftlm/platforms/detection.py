@@ -206,7 +206,7 @@ class _Search:
         with calling(plugin, "platform detection"):
             if not callable(detector):
                 raise TypeError(f"{plugin.value} is a {type(detector).__name__}, and a detector must be callable")
-            return _as_detection(detector(), plugin)
+            return as_detection(detector(), plugin)
 
     def _record(self, plugin: Plugin, answer: str | None, reason: str, started: float) -> None:
         ms = round((time.perf_counter() - started) * 1000, 2)
@@ -223,7 +223,8 @@ class _Search:
         logger.warning("platform_plugin_lost %s; taking the next best platform", text)
 
 
-def _as_detection(answer: Any, plugin: Plugin) -> Detection:
+def as_detection(answer: Any, plugin: Plugin) -> Detection:
+    """Read a detector's answer in any of its forms; TypeError for what is none."""
     match answer:
         case Detection():
             return answer

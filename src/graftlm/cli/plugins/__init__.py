@@ -1,0 +1,65 @@
+"""`graftlm plugins`: what is installed, why it does what it does, and how to write more of it.
+
+It only chooses the sub-command; without one it lists. Each is a module of this package, imported when it is chosen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING
+
+from graftlm.config.arguments import ArgumentParser, UsageError
+
+if TYPE_CHECKING:
+    from graftlm.processes.shutdown import ShutdownRequest
+
+#: Name → module of this package and what it does. A module has `build_parser()` and `run(argv, *, shutdown)`.
+SUBCOMMANDS = {
+    "list": ("listing", "List every installed plugin, its state and why (the default)."),
+    "explain": ("explain", "Say who provides something, who else asked for it, and why not they."),
+    "trace": ("trace", "Run a command and show the sixteen stops of its plugins, live, from every process."),
+    "doctor": ("doctor", "Import and check every installed plugin in a process of its own."),
+    "new": ("new", "Write a working, tested plugin package."),
+    "lock": ("lock", "Write names, versions and file hashes of the enabled plugins to a file."),
+    "bisect": ("bisect", "Run a command again and again until the plugin that breaks it is named."),
+}
+
+
+def build_parser() -> ArgumentParser:
+    """Return the parser of the list, whose help names the sub-commands."""
+    from graftlm.cli.plugins.listing import build_parser as build_list_parser
+
+    parser = build_list_parser()
+    width = max(map(len, SUBCOMMANDS))
+    parser.usage = "graftlm plugins [SUBCOMMAND] [OPTION …]"
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in SUBCOMMANDS.items()]
+    parser.description = "\n".join([parser.description or "", "", "sub-commands:", *lines])
+    return parser
+
+
+def load_subcommand(name: str) -> object:
+    """Import the module of a sub-command."""
+    return importlib.import_module(f"graftlm.cli.plugins.{SUBCOMMANDS[name][0]}")
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    match argv:
+        case ["-h" | "--help", *_]:
+            print(build_parser().format_help())
+            return 0
+        case [name, *rest] if name in SUBCOMMANDS:
+            pass
+        case [word, *_] if not word.startswith("-"):
+            near = difflib.get_close_matches(word, SUBCOMMANDS, n=2)
+            cure = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
+            raise UsageError(f"unknown sub-command {word!r}; {cure}")
+        case _:
+            name, rest = "list", argv
+    try:
+        code: int = load_subcommand(name).run(rest, shutdown=shutdown)  # type: ignore[attr-defined]
+    except UsageError as error:
+        if "--help" in str(error):
+            raise
+        raise UsageError(f"{error} (see `graftlm plugins {name} --help`)") from None
+    return code

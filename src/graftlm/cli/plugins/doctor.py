@@ -1,0 +1,169 @@
+"""`graftlm plugins doctor`: imports and checks every installed plugin, whether the selection would use it or not.
+
+The plugins run in a helper process; this one only reads metadata, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graftlm.cli.plugins.examiner import ExamineRequest, Verdict
+from graftlm.cli.plugins.listing import try_to_start
+from graftlm.cli.plugins.table import print_table
+from graftlm.cli.startup import make_parser, show_help_if_asked, start_logging
+from graftlm.config.arguments import (
+    ArgumentParser,
+    UsageError,
+    add_config_file_flag,
+    add_options,
+    read_arguments,
+    selection_options,
+)
+from graftlm.contracts.points import ALL_POINTS
+from graftlm.plugins.discovery import discover
+from graftlm.plugins.plan import PlatformChoice
+from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.plugin_config import read_settings
+from graftlm.version import __version__
+
+if TYPE_CHECKING:
+    from graftlm.plugins.discovery import Discovery
+    from graftlm.processes.shutdown import ShutdownRequest
+
+COLUMNS = ("state", "point", "name", "distribution", "version", "ms", "answer")
+_CPU = PlatformChoice(
+    name="cpu", distribution="graftlm", version=__version__, class_path="graftlm.platforms.cpu:CpuPlatform",
+    reason="for want of a better one", built_in=True,
+)  # fmt: skip
+
+
+def build_parser() -> ArgumentParser:
+    parser = make_parser("plugins doctor", "Import and check every installed plugin in a process of its own.")
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
+    parser.add_argument("--all", action="store_true", help="Check the engine's own plugins too.")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="Longest time for a plugin (default: 60)."
+    )
+    add_config_file_flag(parser)
+    add_options(parser, selection_options())
+    return parser
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    parser = build_parser()
+    if show_help_if_asked(parser, argv):
+        return 0
+    arguments, words = read_arguments(parser, argv, options=selection_options())
+    if words.timeout <= 0:
+        raise UsageError(f"--timeout={words.timeout:g}: use a time above 0")
+    start_logging(arguments, default_levels=["critical"])
+    discovery = discover(ALL_POINTS)
+    wanted = [p for p in discovery.plugins if words.all or p.distribution != "graftlm"]
+    host, error = try_to_start(arguments)
+    platform = host.platform_choice if host is not None else None
+    verdicts = examine_all(wanted, discovery, platform or _CPU, timeout_s=words.timeout)
+    for identity, problem in duplicates(discovery.plugins):
+        if identity in verdicts:
+            verdicts[identity].broken.append(problem)
+    report: dict[str, Any] = {
+        "start": f"refused: {error}" if error is not None else "not refused",
+        "plugins": [_row(plugin, verdicts[plugin.identity]) for plugin in wanted],
+        "warnings": installation_warnings(discovery),
+    }
+    if words.json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        _print(report, skipped=len(discovery.plugins) - len(wanted))
+    return 1 if error is not None or any(row["state"] == "broken" for row in report["plugins"]) else 0
+
+
+def examine_all(
+    plugins: Sequence[Plugin], discovery: Discovery, platform: PlatformChoice, *, timeout_s: float
+) -> dict[str, Verdict]:
+    """Return a verdict on each plugin, by identity; one that is refused is not imported."""
+    verdicts = {p.identity: Verdict(plugin=p.identity, broken=[p.refused]) for p in plugins if p.refused}
+    request = ExamineRequest(
+        plugins=[p for p in plugins if not p.refused],
+        platform=platform,
+        settings=read_settings([], discovery.settings, plugins=plugins),
+        timeout_s=timeout_s,
+    )
+    if request.plugins:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "graftlm.cli.plugins.examiner"], input=msgspec.msgpack.encode(request),
+            capture_output=True,
+        )  # fmt: skip
+        for line in done.stdout.splitlines():
+            verdict = msgspec.json.decode(line, type=Verdict)
+            verdicts[verdict.plugin] = verdict
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        for plugin in request.plugins:
+            problem = f"the helper process ended with exit code {done.returncode}: {last[0]}"
+            verdicts.setdefault(plugin.identity, Verdict(plugin=plugin.identity, broken=[problem]))
+    return verdicts
+
+
+def duplicates(plugins: Sequence[Plugin]) -> list[tuple[str, str]]:
+    """Return identity and problem of each plugin that claims a key which another distribution claims too."""
+    found = []
+    for plugin in plugins:
+        others = [
+            p for p in plugins if p.key and (p.point, p.name) == (plugin.point, plugin.name) and p is not plugin
+        ]
+        settled = [
+            p for p in (plugin, *others) if any(o.answers_to(n) for n in p.replaces for o in (plugin, *others))
+        ]
+        if others and len(settled) != 1:
+            owners = ", ".join(f"{p.distribution} {p.version}" for p in others)
+            found.append(
+                (plugin.identity, f"{plugin.name!r} is claimed by {owners} too, and neither replaces the other")
+            )
+    return found
+
+
+def installation_warnings(discovery: Discovery) -> list[str]:
+    """Say what is odd about the installation as a whole."""
+    lines = [
+        f"{s.distribution} is installed twice: {s.used_location} ({s.used_version}) is used, {s.location} "
+        f"({s.version}) is not; uninstall one"
+        for s in discovery.shadows
+        if s.differs
+    ]
+    return lines + [
+        f"{g.distribution} has entry points in {g.group!r}, which no extension point has; {g.hint or 'nobody asks'}"
+        for g in discovery.unknown_groups
+    ]
+
+
+def _row(plugin: Plugin, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "state": "broken" if verdict.broken else "warning" if verdict.warnings else "sound",
+        "point": plugin.point, "name": plugin.name, "distribution": plugin.distribution,
+        "version": plugin.version, "target": plugin.value, "ms": verdict.import_ms,
+        "torch_ms": verdict.torch_ms, "answer": verdict.answer, "broken": verdict.broken,
+        "warnings": verdict.warnings,
+    }  # fmt: skip
+
+
+def _print(report: dict[str, Any], *, skipped: int) -> None:
+    rows = report["plugins"]
+    if rows:
+        print_table(COLUMNS, rows)
+    for row in rows:
+        for problem in row["broken"]:
+            print(f"broken: {row['distribution']}:{row['name']} ({row['point']}): {problem}")
+    for row in rows:
+        for problem in row["warnings"]:
+            print(f"warning: {row['distribution']}:{row['name']} ({row['point']}): {problem}")
+    for problem in report["warnings"]:
+        print(f"warning: {problem}")
+    broken = sum(row["state"] == "broken" for row in rows)
+    more = f"; {skipped} of the engine's own were not checked, --all checks them" if skipped else ""
+    print(f"{len(rows)} plugins checked, {broken} broken{more}")
+    print(f"a start is {report['start']}")

@@ -1,0 +1,156 @@
+"""`graftlm plugins explain`: who provides a thing, who else asked for it, and why not they.
+
+It asks this machine, as a server with the same flags would, or with --url a running server what it did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graftlm.cli.plugins import described
+from graftlm.cli.plugins.explanation import Explanation, as_text
+from graftlm.cli.plugins.listing import try_to_start
+from graftlm.cli.startup import (
+    add_engine_flags,
+    let_platform_extend,
+    make_parser,
+    show_help_if_asked,
+    start_logging,
+)
+from graftlm.config.arguments import ArgumentParser, UsageError, read_arguments, read_selection
+from graftlm.config.options import engine_options
+from graftlm.contracts.errors import GraftlmError
+from graftlm.plugins.errors import nearest
+
+if TYPE_CHECKING:
+    from graftlm.processes.shutdown import ShutdownRequest
+
+OPTIONS = engine_options()
+KINDS = ("platform", "model", "op", "attention", "quantization", "plugin")
+_NAMED = ("model", "op", "plugin")
+
+
+class NothingOfThatName(GraftlmError):
+    def __init__(self, name: str, *, known: set[str], where: str) -> None:
+        super().__init__(
+            f"{where} has nothing called {name!r}; {nearest(name, known) or 'see `graftlm plugins list`'}"
+        )
+
+
+def build_parser() -> ArgumentParser:
+    parser = make_parser("plugins explain", "Say who provides something, who else asked for it, and why not they.")
+    parser.usage = "graftlm plugins explain [KIND] [NAME] [OPTION …]"
+    parser.add_argument(
+        "what", nargs="+", metavar="WHAT",
+        help=f"A kind ({', '.join(KINDS)}) and a name, or any name alone; platform, attention and quantization "
+        "need none.",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
+    parser.add_argument("--url", help="Ask a running server, such as http://127.0.0.1:8000, what it did.")
+    parser.add_argument("--api-key", metavar="KEY", help="Key of that server (or GRAFTLM_API_KEY).")
+    add_engine_flags(parser, OPTIONS)
+    return parser
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    parser = build_parser()
+    if show_help_if_asked(parser, argv):
+        return 0
+    words, _ = parser.parse_known_args(argv)
+    kind, name = split_question(words.what)
+    if words.url is not None:
+        explanations = _ask_server(words, kind, name)
+    else:
+        explanations = _ask_here(parser, argv, kind, name)
+    if words.json:
+        print(json.dumps([msgspec.to_builtins(e) for e in explanations], indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join(map(as_text, explanations)))
+    return 1 if any(e.error for e in explanations) else 0
+
+
+def split_question(words: list[str]) -> tuple[str, str]:
+    """Return the kind ("" for any) and the name ("" for none)."""
+    match words:
+        case [kind] if kind in KINDS:
+            name = ""
+        case [name]:
+            kind = ""
+        case [kind, name] if kind in KINDS:
+            pass
+        case [kind, _]:
+            raise UsageError(
+                f"explain cannot tell of {kind!r}; {nearest(kind, KINDS) or 'use ' + ', '.join(KINDS)}"
+            )
+        case _:
+            raise UsageError(f"explain takes a kind and a name, not {' '.join(words)!r}")
+    if kind in _NAMED and not name:
+        raise UsageError(f"explain {kind} needs a name, such as {_examples()[kind]}")
+    return kind, name
+
+
+def _examples() -> dict[str, str]:
+    return {"model": "LlamaForCausalLM", "op": "RMSNorm", "plugin": "cpu"}
+
+
+def _ask_server(words: argparse.Namespace, kind: str, name: str) -> list[Explanation]:
+    from graftlm.cli.plugins.ask_server import fetch_description
+    from graftlm.config.environment import get
+
+    description = fetch_description(words.url, api_key=words.api_key or get("GRAFTLM_API_KEY"))
+    found = explain_described(description, kind, name)
+    if not found:
+        raise NothingOfThatName(name, known=described.names_in(description), where=f"the server at {words.url}")
+    return found
+
+
+def explain_described(description: dict[str, Any], kind: str, name: str) -> list[Explanation]:
+    """Explain what a server said of itself; an empty list where it said nothing of `name`."""
+    match kind:
+        case "platform":
+            return [described.explain_platform(description)]
+        case "model":
+            return [described.explain_model(description, name)]
+        case "op":
+            return [described.explain_op(description, name)]
+        case "attention":
+            return [described.explain_attention(description)]
+        case "quantization":
+            rows = described.rows_of(description, "quantization_methods")
+            return [
+                e for row in rows if name in ("", row["name"])
+                for e in described.explain_plugins(description, f"quantization_methods={row['name']}")
+            ]  # fmt: skip
+        case "plugin":
+            return described.explain_plugins(description, name)
+    found = described.explain_plugins(description, name)
+    model, op = described.explain_model(description, name), described.explain_op(description, name)
+    return [*found, *([model] if model.candidates and not found else []), *([op] if op.candidates else [])]
+
+
+def _ask_here(parser: ArgumentParser, argv: list[str], kind: str, name: str) -> list[Explanation]:
+    from graftlm.cli.plugins.ask_here import Asked, explain_here
+
+    selection = read_selection(argv, options=OPTIONS)
+    start_logging(selection, default_levels=["error"])
+    host, error = try_to_start(selection)
+    if host is None:
+        assert error is not None
+        raise error
+    description = {**host.describe(), "events": host.events()}
+    if error is not None:
+        if kind not in ("platform", "plugin"):
+            raise error
+        found = explain_described(description, kind, name)
+        return [msgspec.structs.replace(e, error=str(error)) for e in found]
+    let_platform_extend(parser)
+    arguments, _ = read_arguments(parser, argv, options=OPTIONS)
+    asked = Asked(host, arguments)
+    found = explain_here(asked, kind, name)
+    if not found:
+        raise NothingOfThatName(name, known=asked.known_names(), where="this installation")
+    return found
