@@ -126,17 +126,16 @@ def test_the_demo_computes_what_transformers_computes(demo_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.layers.1.self_attn.k_proj.weight", "model.norm.weight", "lm_head.weight"])
 def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
-    """A checkpoint that lacks one tensor is refused, and the error says which part of which layer is missing."""
+    """A checkpoint that lacks one tensor is refused, and the error says which, by the checkpoint's own name."""
     path = make_tiny_llama(tmp_path)
     tensors = load_file(path / "model.safetensors")
     del tensors[name]
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    layer = name.replace("k_proj.weight", "qkv_proj.weight (k)")
 
     with pytest.raises(MissingTensors) as raised:
         load_model(model_config(path), torch.device("cpu"))
 
-    assert layer in str(raised.value)
+    assert name in str(raised.value)
     assert isinstance(raised.value, StartupError)
 
 

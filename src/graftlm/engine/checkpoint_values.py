@@ -32,17 +32,23 @@ def check_values(hf_config: Mapping[str, Any]) -> None:
             raise InvalidCheckpointValue(key, value, problem="it must be a positive whole number")
     for key in _POSITIVE_NUMBERS:
         value = hf_config.get(key)
-        if value is not None and not (type(value) in (int, float) and math.isfinite(value) and value > 0):
+        if value is not None and not _is_positive(value):
             raise InvalidCheckpointValue(key, value, problem="it must be a positive number")
     for key in _OBJECTS:
         value = hf_config.get(key)
         if value is not None and not isinstance(value, Mapping):
             raise InvalidCheckpointValue(key, value, problem="it must be a JSON object")
+        if value is not None and not _is_positive(value.get("factor") or 1):
+            raise InvalidCheckpointValue(key, value, problem="its factor must be a positive number")
     heads, kv_heads = hf_config.get("num_attention_heads"), hf_config.get("num_key_value_heads")
     if heads and kv_heads and heads % kv_heads:
         raise InvalidCheckpointValue(
             "num_key_value_heads", kv_heads, problem=f"it does not divide num_attention_heads={heads}"
         )
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value > 0
 
 
 def merge_overrides(hf_config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class TokenType(IntEnum):
 
 def build_gguf_tokenizer(metadata: Mapping[str, Any], *, source: str) -> Tokenizer:
     """Build the tokenizer of a GGUF file from its metadata; `source` names the file in errors."""
-    tokens = [str(token) for token in metadata.get("tokenizer.ggml.tokens", ())]
+    tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
     if not tokens:
         raise StartupError(f"{source!r} carries no vocabulary (tokenizer.ggml.tokens); {CURE}")
     match metadata.get("tokenizer.ggml.model"):
@@ -95,8 +95,7 @@ def build_gguf_tokenizer(metadata: Mapping[str, Any], *, source: str) -> Tokeniz
             raise StartupError(
                 f"tokenizer.ggml.model={kind!r} of {source!r} is not yet supported ('gpt2' and 'llama' are); {CURE}"
             )
-    types = [int(kind) for kind in metadata.get("tokenizer.ggml.token_type", ())]
-    _add_tokens(backend, tokens, types)
+    _add_tokens(backend, tokens, metadata.get("tokenizer.ggml.token_type", ()))
     special = _special_tokens(metadata, tokens)
     _add_post_processor(backend, metadata, special, adds_bos=adds_bos)
     return Tokenizer(backend, special_tokens=special)
@@ -117,8 +116,8 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], source: str)
             + f", and a guess would give wrong tokens; {CURE}"
         )
     whole = name in _WHOLE_WORDS_AND_BOS
-    backend = Backend(
-        models.BPE(vocab=_vocabulary(tokens), merges=_merges(metadata, source), ignore_merges=whole, fuse_unk=False)
+    backend = _bpe(
+        source, vocab=_vocabulary(tokens), merges=_merges(metadata, source), ignore_merges=whole, fuse_unk=False
     )
     backend.decoder = decoders.ByteLevel()
     if name in _COMPOSED:
@@ -147,14 +146,13 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], source: s
         raise StartupError(f"{source!r} has no score for each token (tokenizer.ggml.scores); {CURE}")
     vocabulary = _vocabulary(tokens)
     unknown = metadata.get("tokenizer.ggml.unknown_token_id")
-    backend = Backend(
-        models.BPE(
-            vocab=vocabulary,
-            merges=_merges_from_scores(vocabulary, scores),
-            unk_token=None if unknown is None else tokens[int(unknown)],
-            fuse_unk=True,
-            byte_fallback=True,
-        )
+    backend = _bpe(
+        source,
+        vocab=vocabulary,
+        merges=_merges_from_scores(vocabulary, scores),
+        unk_token=tokens[unknown] if unknown is not None and unknown < len(tokens) else None,
+        fuse_unk=True,
+        byte_fallback=True,
     )
     space_first = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
     spaces = normalizers.Replace(" ", "\u2581")
@@ -162,6 +160,13 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], source: s
     parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)] if space_first else parts)
     return backend
+
+
+def _bpe(source: str, **options: Any) -> Backend:
+    try:
+        return Backend(models.BPE(**options))
+    except Exception as error:  # the library raises bare Exception
+        raise StartupError(f"{source!r}: its vocabulary and merges do not fit ({error}); {CURE}") from error
 
 
 def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
@@ -174,7 +179,7 @@ def _merges(metadata: Mapping[str, Any], source: str) -> list[tuple[str, str]]:
         raise StartupError(f"{source!r} carries no merges (tokenizer.ggml.merges); {CURE}")
     pairs = []
     for merge in merges:
-        left, _, right = str(merge).partition(" ")
+        left, _, right = merge.partition(" ")
         pairs.append((left, right))
     return pairs
 
@@ -204,8 +209,8 @@ def _special_tokens(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[
     found = {}
     for name, key in names.items():
         token_id = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if token_id is not None and 0 <= int(token_id) < len(tokens):
-            found[name] = tokens[int(token_id)]
+        if token_id is not None and token_id < len(tokens):
+            found[name] = tokens[token_id]
     return found
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graftlm.contracts.errors import RequestError
+from graftlm.contracts.errors import RequestError, StartupError
 from graftlm.frontend.chat_template import ChatTemplate, NoChatTemplate, load_chat_template
 from graftlm.frontend.tokenizer import Tokenizer, load_tokenizer
 from graftlm.models.checkpoints import read_facts
@@ -82,9 +82,10 @@ def _eos_token_ids(
 
 
 def _as_ids(value: Any) -> Iterable[int]:
-    match value:
-        case None:
-            return ()
-        case int():
-            return (value,)
-    return tuple(int(token_id) for token_id in value)
+    ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
+    if wrong := [token_id for token_id in ids if type(token_id) is not int]:
+        raise StartupError(
+            f"the checkpoint says eos_token_id={wrong[0]!r}, which is no token id; correct it in config.json or "
+            "generation_config.json"
+        )
+    return ids

@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import decoders
 
 from graftlm.contracts.errors import RequestError, StartupError
+from graftlm.models.checkpoints.json_file import read_json_object
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -133,10 +134,7 @@ def _read_special_tokens(directory: Path) -> dict[str, str]:
         file = directory / name
         if not file.is_file():
             continue
-        try:
-            data: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
-            raise StartupError(f"{str(file)!r} is not valid JSON: {error}") from error
+        data = read_json_object(file)
         for key in SPECIAL_TOKEN_NAMES:
             value = data.get(key)
             text = value.get("content") if isinstance(value, dict) else value

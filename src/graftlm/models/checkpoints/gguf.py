@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from graftlm.models.checkpoints.errors import BrokenCheckpoint, UnsupportedCheckpoint
+from graftlm.models.checkpoints.gguf_metadata import check_metadata
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
+_MAX_NESTING = 8
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -92,8 +94,11 @@ def read_gguf(path: Path | str) -> GGUFFile:
 def _read(path: Path, _mtime_ns: int, size: int) -> GGUFFile:
     if size < 24:
         raise BrokenCheckpoint(path, problem=f"it has only {size} bytes", cure="fetch it again")
-    with path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise BrokenCheckpoint(path, problem=error.strerror or str(error), cure="give a .gguf file") from error
     return _Reader(path, data).read()
 
 
@@ -114,6 +119,7 @@ class _Reader:
             key = self.string()
             metadata[key] = self.value(self.scalar("<I"))
         places = [self.tensor_place() for _ in range(num_tensors)]
+        check_metadata(self.path, metadata)
         alignment = metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             self.broken(f"general.alignment={alignment!r} is no power of two")
@@ -164,16 +170,18 @@ class _Reader:
             self.broken(f"its header has a value of unknown kind {kind} before byte {self.position}")
         return self.scalar(_SCALARS[kind])
 
-    def array(self, kind: int, length: int) -> list[Any]:
+    def array(self, kind: int, length: int, *, depth: int = 0) -> list[Any]:
         if kind == _STRING:
             return self.strings(length)
         if kind in _SCALARS:
             code = _SCALARS[kind][1]
             start = self.take(length * struct.calcsize(f"<{code}"))
             return list(struct.unpack_from(f"<{length}{code}", self.data, start))
+        if kind != _ARRAY or depth >= _MAX_NESTING:
+            self.broken(f"its header has an array of unknown kind {kind} before byte {self.position}")
         self.take(length)  # an element takes a byte at least: refuse absurd lengths before looping
         self.position -= length
-        return [self.value(kind) for _ in range(length)]
+        return [self.array(self.scalar("<I"), self.scalar("<Q"), depth=depth + 1) for _ in range(length)]
 
     def strings(self, length: int) -> list[str]:
         # The vocabulary: some hundred thousand strings, so this loop is kept bare.

@@ -10,10 +10,11 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graftlm.contracts.checkpoint import CheckpointFacts, ModelLoader
 from graftlm.models.checkpoints.errors import BrokenCheckpoint, UnsupportedCheckpoint
+from graftlm.models.checkpoints.json_file import read_json_object, read_text
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -32,7 +33,7 @@ class SafetensorsLoader(ModelLoader):
         return (path / "config.json").is_file() and ((path / _INDEX).is_file() or any(path.glob("*.safetensors")))
 
     def read_facts(self, path: Path) -> CheckpointFacts:
-        hf_config = _read_object(path / "config.json")
+        hf_config = read_json_object(path / "config.json")
         for file in weight_files(path):
             _check_whole(file)
         tokenizer = path / "tokenizer.json"
@@ -40,7 +41,7 @@ class SafetensorsLoader(ModelLoader):
             path=str(path),
             format=self.format,
             hf_config=hf_config,
-            generation_config=_read_object(path / "generation_config.json", optional=True),
+            generation_config=read_json_object(path / "generation_config.json", optional=True),
             tokenizer=str(tokenizer) if tokenizer.is_file() else None,
             chat_template=_chat_template(path),
         )
@@ -57,7 +58,12 @@ class SafetensorsLoader(ModelLoader):
 def weight_files(path: Path) -> list[Path]:
     """List the files that hold the weights: those that the index names, else all of the directory."""
     if (path / _INDEX).is_file():
-        names = sorted(set(_read_object(path / _INDEX).get("weight_map", {}).values()))
+        weight_map = read_json_object(path / _INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise BrokenCheckpoint(
+                path / _INDEX, problem="its weight_map does not map tensors to files", cure="fetch it again"
+            )
+        names = sorted(set(weight_map.values()))
         missing = [name for name in names if not (path / name).is_file()]
         if missing:
             raise BrokenCheckpoint(
@@ -96,7 +102,7 @@ def _check_whole(file: Path) -> None:
                 raise ValueError(f"a header of {length} bytes")
             header = json.loads(stream.read(length))
         end = max((entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError, struct.error) as error:
         raise BrokenCheckpoint(file, problem=f"its header is damaged ({error})", cure="fetch it again") from error
     if 8 + length + end != size:
         raise BrokenCheckpoint(
@@ -108,21 +114,15 @@ def _check_whole(file: Path) -> None:
 
 def _chat_template(path: Path) -> str | None:
     if (path / "chat_template.jinja").is_file():
-        return (path / "chat_template.jinja").read_text(encoding="utf-8")
-    template = _read_object(path / "tokenizer_config.json", optional=True).get("chat_template")
+        return read_text(path / "chat_template.jinja")
+    file = path / "tokenizer_config.json"
+    template = read_json_object(file, optional=True).get("chat_template")
     if isinstance(template, list):  # several, by name
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("default")
+        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = named[0].get("template") if named else None
+    if template is not None and not isinstance(template, str):
+        raise BrokenCheckpoint(
+            file, problem=f"its chat_template is no text but {type(template).__name__}",
+            cure="correct it, or start with --chat-template FILE",
+        )  # fmt: skip
     return template
-
-
-def _read_object(file: Path, *, optional: bool = False) -> dict[str, Any]:
-    if optional and not file.is_file():
-        return {}
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BrokenCheckpoint(file, problem=str(error), cure="fetch or write it again") from error
-    if not isinstance(value, dict):
-        raise BrokenCheckpoint(file, problem="it holds no JSON object", cure="fetch or write it again")
-    return value
