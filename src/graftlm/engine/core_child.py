@@ -36,15 +36,14 @@ class CoreChild:
     """A started process that waits for its plan, and where to meet it."""
 
     child: ChildProcess
-    directory: str
 
     @property
     def address(self) -> str:
-        return f"ipc://{self.directory}/core"
+        return f"ipc://{self.child.shared_directory}/core"
 
     def remove_directory(self) -> None:
         """Safe to call twice."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.child.shared_directory, ignore_errors=True)
 
     def stop(self, timeout_s: float = 1.5) -> None:
         """End the process, by force when `timeout_s` is over, and leave nothing behind."""
@@ -111,7 +110,10 @@ def discard() -> None:
 
 
 def take_core_child(config: EngineConfig) -> CoreChild:
-    """Return a process for the core of this configuration: the one started ahead, if it suits."""
+    """Return a process for the core of this configuration: the one started ahead, if it suits.
+
+    One that has died meanwhile is not replaced: whoever waits for its READY is told why it died.
+    """
     global _ahead
     parallel = config.parallel
     wish = _wish(
@@ -123,7 +125,7 @@ def take_core_child(config: EngineConfig) -> CoreChild:
     if _ahead is not None:
         guessed, core_child = _ahead
         differences = guessed.differences(wish)
-        if not differences and core_child.child.exit_code() is None:
+        if not differences:
             _ahead = None
             return core_child
         logger.info("processes started ahead are replaced, they were made without: %s", ", ".join(differences))
@@ -147,19 +149,16 @@ def _wish(
 
 
 def _start(wish: _Wish, *, ahead: bool) -> CoreChild:
-    directory = make_socket_directory()
-    try:
-        child = start_child(NAME, start_method=wish.start_method, env=wish.environment, shared_directory=directory)
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
+    child = start_child(
+        NAME, start_method=wish.start_method, env=wish.environment, make_directory=make_socket_directory
+    )
     if ahead and wish.worker_processes:
         order = WorkersAhead(num_workers=wish.worker_processes, threads_per_worker=wish.threads_per_worker)
         child.call("graftlm.executor.workers_ahead:prestart_workers", msgspec.msgpack.encode(order))
     elif ahead:
         child.call(IMPORT, msgspec.msgpack.encode(COMPUTING_MODULES))
-    logger.debug("engine core started pid=%d directory=%s", child.pid, directory)
-    return CoreChild(child, directory)
+    logger.debug("engine core started pid=%d directory=%s", child.pid, child.shared_directory)
+    return CoreChild(child)
 
 
 def make_socket_directory() -> str:

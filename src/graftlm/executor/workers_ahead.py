@@ -50,11 +50,14 @@ def prestart_workers(payload: bytes) -> None:
 
 
 def take_worker(rank: int, own: Mapping[str, str]) -> ChildProcess | None:
-    """Return the process started ahead for this rank if it inherited what a new one would, else None."""
+    """Return the process started ahead for this rank if it inherited what a new one would, else None.
+
+    One that has died meanwhile is not replaced: whoever waits for its READY is told why it died.
+    """
     inherited, child = _ahead.pop(worker_name(rank), (None, None))
     if child is None:
         return None
-    if inherited != _inherited(own) or child.exit_code() is not None:
+    if inherited != _inherited(own):
         child.kill()
         child.stop(0)
         return None

@@ -58,6 +58,7 @@ class Order(msgspec.Struct, kw_only=True):
 
 
 _orphan_callbacks: list[Callable[[], None]] = []
+_set_up = threading.Event()
 _in_main = threading.Event()
 _shared_directory = ""
 
@@ -102,12 +103,14 @@ def _serve_orders(channel: Channel) -> int:
                 return int(main(order.payload, channel) or 0)
             case _:
                 raise ValueError(f"a child takes no {kind.name} frame before it runs")
+    _remove_shared_directory()
     return EXIT_ORPHANED
 
 
 def _apply_setup(setup: Setup) -> None:
     global _shared_directory
     _shared_directory = setup.shared_directory
+    _set_up.set()
     if setup.environment is not None:
         os.environ.clear()
         os.environ.update(setup.environment)
@@ -137,13 +140,18 @@ def _watch_parent(lifeline: int) -> None:
     """Wait for the parent's end of the lifeline to close: nothing is ever written to it."""
     while os.read(lifeline, 1):
         pass
-    if _shared_directory:
-        shutil.rmtree(_shared_directory, ignore_errors=True)
+    _set_up.wait(SHORT_GRACE_S)  # a parent that died early may have left the directory's name in the pipe
+    _remove_shared_directory()
     if _in_main.is_set():
         for callback in tuple(_orphan_callbacks):
             callback()
         time.sleep(GRACE_S if _orphan_callbacks else SHORT_GRACE_S)
     os._exit(EXIT_ORPHANED)
+
+
+def _remove_shared_directory() -> None:
+    if _shared_directory:
+        shutil.rmtree(_shared_directory, ignore_errors=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ It does not know what the children are for; `fork_server.py` is the other side.
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import os
 import signal
@@ -94,11 +95,12 @@ def _start_server() -> socket.socket:
         raise RuntimeError("--start-method forkserver needs Linux; use --start-method spawn")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        start_interpreter(
+        server = start_interpreter(
             "graftlm.processes.fork_server",
             ("--requests", str(theirs.fileno())),
             env={**os.environ, **thread_environment()},
             descriptors=(theirs.fileno(),),
         )
+    atexit.register(server.kill)  # while it imports it does not notice that nobody is left to ask it
     _requests = ours
     return ours

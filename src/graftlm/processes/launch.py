@@ -50,6 +50,7 @@ class ChildProcess:
         self.name = name
         self.pid = handle.pid
         self.channel = channel
+        self.shared_directory = ""
         self._handle = handle
         self._lifeline = lifeline
         self.sentinel, self._gone_writer = os.pipe()
@@ -173,12 +174,13 @@ def start_child(
     *,
     start_method: StartMethod = "spawn",
     env: Mapping[str, str] | None = None,
-    shared_directory: str = "",
+    make_directory: Callable[[], str] | None = None,
 ) -> ChildProcess:
     """Start an empty child that waits for orders; `env` is laid over this process's environment.
 
-    Never multiprocessing: its spawn runs the parent's `__main__` again in each child. `shared_directory` is removed
-    by the child if this process dies without doing it.
+    Never multiprocessing: its spawn runs the parent's `__main__` again in each child. The directory that
+    `make_directory` makes is the child's `shared_directory`; the child removes it if this process dies without
+    doing so, which is why it is made only when there is a child.
     """
     channel, theirs = Channel.pair()
     lifeline_reader, lifeline = os.pipe()
@@ -198,6 +200,13 @@ def start_child(
         theirs.close()
         os.close(lifeline_reader)
     child = ChildProcess(name, handle=handle, channel=channel, lifeline=lifeline)
+    if make_directory is not None:
+        try:
+            child.shared_directory = make_directory()
+        except BaseException:
+            child.kill()
+            child.stop(0)
+            raise
     setup = Setup(
         name=name,
         sys_path=list(sys.path),
@@ -205,7 +214,7 @@ def start_child(
         environment=environment if start_method == "forkserver" else None,
         log=current_log_settings(),
         trace_startup=startup_trace.recording(),
-        shared_directory=shared_directory,
+        shared_directory=child.shared_directory,
     )
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # wait_ready tells
         channel.send_frame(FrameKind.SETUP, msgspec.msgpack.encode(setup))
