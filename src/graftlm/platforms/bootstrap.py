@@ -11,6 +11,7 @@ from graftlm.config import environment
 from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins import Role
+from graftlm.plugins.agreement import check_against_parent, general_registrations
 from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PluginPlan
 from graftlm.plugins.selection import Selection
@@ -24,6 +25,9 @@ class ChildPayload(msgspec.Struct, kw_only=True):
     plan: PluginPlan
     role: Role
     process: str
+    parent: str = ""
+    general: dict[str, list[str]] = {}
+    """What the general plugins registered in the parent; the child's must do the same."""
 
 
 def bootstrap_frontend(
@@ -49,7 +53,13 @@ def bootstrap_frontend(
 def child_payload(host: PluginHost, *, role: Role | str, process: str) -> bytes:
     """Encode the plan for a child; NotReplayable when what a hook registered cannot be repeated there."""
     return msgspec.msgpack.encode(
-        ChildPayload(plan=host.make_plan(for_child=True), role=Role(role), process=process)
+        ChildPayload(
+            plan=host.make_plan(for_child=True),
+            role=Role(role),
+            process=process,
+            parent=host.process,
+            general=general_registrations(host),
+        )
     )
 
 
@@ -61,6 +71,8 @@ def apply_plan_in_child(payload: bytes) -> None:
     host.install()
     host.ledger.record("plan_applied", fingerprint=data.plan.fingerprint, plugins=len(data.plan.entries))
     host.run_general_plugins()
+    # Now, not with READY: a model that is missing here would first be missed by whoever wants to build it.
+    check_against_parent(host, data.general, parent=data.parent)
 
 
 def choose_by_default() -> PluginHost:

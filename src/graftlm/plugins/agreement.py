@@ -72,11 +72,18 @@ def check(host: PluginHost, child: Report) -> None:
     theirs = {d.name: d for d in child.distributions}
     for name in sorted(ours.keys() | theirs.keys()):
         lines += _distribution(name, ours.get(name), theirs.get(name), there=child.process)
-    mine = general_registrations(host)
-    for label in sorted(mine.keys() & child.general.keys()):
-        lines += _registrations(label, mine[label], child.general[label], here=host.process, there=child.process)
+    lines += _different_registrations(
+        general_registrations(host), child.general, here=host.process, there=child.process
+    )
     if lines:
         raise PlanDiffers(child.process, differences=lines)
+
+
+def check_against_parent(host: PluginHost, general: dict[str, list[str]], *, parent: str) -> None:
+    """Raise PlanDiffers unless this child's general plugins registered what its parent's did."""
+    lines = _different_registrations(general, general_registrations(host), here=parent, there=host.process)
+    if lines:
+        raise PlanDiffers(host.process, differences=lines)
 
 
 def _distribution(
@@ -90,6 +97,16 @@ def _distribution(
         hashes = f"{ours.files} was planned, {there} has {theirs.files}"
         return [f"distribution {name}: its files differ ({hashes})"]
     return []
+
+
+def _different_registrations(
+    ours: dict[str, list[str]], theirs: dict[str, list[str]], *, here: str, there: str
+) -> list[str]:
+    """Say what plugins that ran in both processes registered in one of them only."""
+    both = sorted(ours.keys() & theirs.keys())
+    return [
+        line for label in both for line in _registrations(label, ours[label], theirs[label], here=here, there=there)
+    ]
 
 
 def _registrations(label: str, mine: list[str], child: list[str], *, here: str, there: str) -> list[str]:
