@@ -31,8 +31,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.client import run_streams
 from benchmarks.transformers_peer import export
+from graftlm.cli.bench.client import ApiClient, run_at_once
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 128
@@ -85,7 +85,10 @@ class GraftlmServer:
             {"model": "demo", "prompt": p, "max_tokens": OUTPUT_TOKENS, "temperature": 0, "ignore_eos": True}
             for p in prompts
         ]
-        streams, seconds = asyncio.run(run_streams("127.0.0.1", self.port, bodies))
+        client = ApiClient(f"http://127.0.0.1:{self.port}")
+        streams, seconds = asyncio.run(run_at_once(client, "/completions", bodies))
+        if failed := [stream.error for stream in streams if stream.error is not None]:
+            raise RuntimeError(f"{len(failed)} of {len(streams)} requests failed, the first with {failed[0]}")
         gaps = [gap for stream in streams for gap in stream.inter_token_latencies_s]
         return {
             "output tok/s": len(prompts) * OUTPUT_TOKENS / seconds,

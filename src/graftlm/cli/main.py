@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "Chat with a model in the terminal, or answer one prompt.",
     "fetch": "Bring a model to this machine.",
     "doctor": "Show the machine, the platform and the versions, fit for a bug report.",
+    "bench": "Measure a server, the engine, a start, or what plugins cost.",
     "plugins": "List the installed plugins, their state and why.",
 }
 

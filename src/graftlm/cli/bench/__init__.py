@@ -1,0 +1,64 @@
+"""`graftlm bench`: what a server, an engine, a start or a plugin costs, measured as a user of it would see it.
+
+It only chooses the sub-command. Each is a module of this package, imported when it is chosen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING
+
+from graftlm.config.arguments import ArgumentParser, UsageError
+
+if TYPE_CHECKING:
+    from graftlm.processes.shutdown import ShutdownRequest
+
+#: Name → what it does. A module `<name>` of this package has `build_parser()` and `run(argv, *, shutdown)`.
+SUBCOMMANDS = {
+    "serve": "Load a running server that speaks the OpenAI API: TTFT, ITL, TPOT, E2E latency, goodput.",
+    "throughput": "Tokens per second of the engine in this process, all prompts at once.",
+    "latency": "Seconds of one batch in this process, again and again.",
+    "startup": "Seconds from launch to the first token, beside `import torch` in the same run.",
+    "plugins": "What each installed plugin costs: milliseconds at start per process, nanoseconds per call.",
+}
+
+
+def build_parser() -> ArgumentParser:
+    """Return a parser with the flags of all sub-commands, for what asks which there are."""
+    parser = ArgumentParser(
+        prog="graftlm bench", usage="graftlm bench SUBCOMMAND [OPTION …]", conflict_handler="resolve"
+    )
+    for name in SUBCOMMANDS:
+        module = importlib.import_module(f"{__name__}.{name}")
+        for action in module.build_parser()._actions:
+            if action.option_strings and not {"-h", "--help"} & set(action.option_strings):
+                parser._add_action(action)
+    return parser
+
+
+def help_text() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in SUBCOMMANDS.items()]
+    usage = ["usage: graftlm bench SUBCOMMAND [OPTION …]", "", "sub-commands:", *lines, ""]
+    return "\n".join([*usage, "`graftlm bench SUBCOMMAND --help` explains its flags."])
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    match argv:
+        case [] | ["-h" | "--help", *_]:
+            print(help_text())
+            return 0
+        case [name, *rest] if name in SUBCOMMANDS:
+            pass
+        case [word, *_]:
+            near = difflib.get_close_matches(word, SUBCOMMANDS, n=2)
+            cure = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
+            raise UsageError(f"unknown sub-command {word!r}; {cure}")
+    try:
+        code: int = importlib.import_module(f"{__name__}.{name}").run(rest, shutdown=shutdown)
+    except UsageError as error:
+        if "--help" in str(error):
+            raise
+        raise UsageError(f"{error} (see `graftlm bench {name} --help`)") from None
+    return code

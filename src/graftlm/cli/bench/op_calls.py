@@ -1,0 +1,93 @@
+"""Calls every op on its own example, as chosen and as its reference: `python -m graftlm.cli.bench.op_calls CALLS`.
+
+It runs in a process of its own, which imports torch, and prints one line of JSON. It verifies nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import graftlm.layers
+import graftlm.ops.sampling
+from graftlm.config.engine_config import EngineConfig
+from graftlm.ops.build import building
+from graftlm.ops.custom_op import CustomOp, op_registry
+from graftlm.ops.examples import OpExample, tensors_in
+from graftlm.ops.verify import provider_of
+from graftlm.platforms.bootstrap import bootstrap_frontend
+from graftlm.plugins import Role
+
+_ROUNDS = 7
+
+
+@CustomOp.register("bench_nothing")
+class Nothing(CustomOp):
+    """Computes nothing, so that its call costs what every op's call does."""
+
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def main() -> None:
+    calls = int(sys.argv[1])
+    torch.set_num_threads(1)
+    host = bootstrap_frontend()
+    host.take_role(Role.WORKER)
+    with torch.inference_mode(), building(EngineConfig(), dtype=torch.float32, device=torch.device("cpu")):
+        nothing, x = Nothing(), torch.zeros(1)
+        dispatch_ns = nanoseconds(nothing, (x,), calls) - nanoseconds(nothing.forward_native, (x,), calls)
+        rows = [row for op, example in smallest_examples() if (row := measure(op, example, calls))]
+    print(json.dumps({"dispatch_ns": dispatch_ns, "calls": rows}))
+
+
+def smallest_examples() -> Iterator[tuple[CustomOp, OpExample]]:
+    """Yield one object of every registered op with the smallest of its examples that is not empty."""
+    for name in graftlm.layers.__all__:
+        getattr(graftlm.layers, name)  # loaded on first use; what is an op registers itself
+    generator = torch.Generator().manual_seed(0)
+    for name in op_registry.names():
+        for op in op_registry.get(name).example_ops():
+            op.prepare_example(generator, torch.float32)
+            examples = [e for e in op.example_inputs(generator, torch.float32) if size_of(e) > 0]
+            if examples:
+                yield op, min(examples, key=size_of)
+            break
+
+
+def size_of(example: OpExample) -> int:
+    sizes = [tensor.numel() for _, tensor in tensors_in(example.args)]
+    return min(sizes, default=0) and sum(sizes)
+
+
+def measure(op: CustomOp, example: OpExample, calls: int) -> dict[str, Any]:
+    """Return what a call of `op` costs, and of its reference; it may overwrite the example again and again."""
+    return {
+        "op": op.name,
+        "method": op.choice.method,
+        "provider": provider_of(op).plugin,
+        "example": example.label,
+        "ns": nanoseconds(op, example.args, calls),
+        "native_ns": nanoseconds(op.forward_native, example.args, calls),
+    }
+
+
+def nanoseconds(call: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
+    """Return the median time of a call over several rounds."""
+    times = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter_ns()
+        for _ in range(max(1, calls // _ROUNDS)):
+            call(*args)
+        times.append((time.perf_counter_ns() - start) / max(1, calls // _ROUNDS))
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""`graftlm bench plugins`: what each installed plugin costs at start, in each process, and each op per call.
+
+The first comes from the ledgers of a launched server, the second from a process of its own that calls ops on their
+own examples. It does not say who is right, only who takes how long.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from graftlm.cli.bench import report
+from graftlm.cli.bench.launch import LaunchedServer
+from graftlm.cli.bench.startup import split_dashes
+from graftlm.cli.startup import make_parser, show_help_if_asked
+from graftlm.cli.startup_report import plugin_ms
+from graftlm.config.arguments import ArgumentParser, UsageError
+from graftlm.contracts.errors import GraftlmError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graftlm.processes.shutdown import ShutdownRequest
+
+
+def build_parser() -> ArgumentParser:
+    parser = make_parser(
+        "bench plugins",
+        "What installed plugins cost. Flags of `graftlm serve` may follow after --.",
+        model_help="Model to serve (default: demo).",
+    )
+    parser.usage = "graftlm bench plugins [MODEL] [OPTION …] [-- SERVE OPTION …]"
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="Launches (default: 3).")
+    parser.add_argument("--calls", type=int, default=2000, metavar="N", help="Calls of each op (default: 2000).")
+    parser.add_argument("--no-ops", action="store_true", help="Measure the start only.")
+    parser.add_argument("--json", metavar="FILE", help="Also write every figure as JSON; - is standard output.")
+    parser.add_argument("--no-progress", action="store_true", help="Show no progress bar.")
+    return parser
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    parser = build_parser()
+    if show_help_if_asked(parser, argv):
+        return 0
+    own, served = split_dashes(argv)
+    words = parser.parse_strictly(own)
+    if min(words.rounds, words.calls) < 1:
+        raise UsageError("--rounds and --calls: use 1 or more")
+    arguments = [words.model or "demo", *served]
+    result = report.stamp("plugins", {"arguments": arguments, "rounds": words.rounds, "calls": words.calls})
+    with report.Progress(words.rounds, "launches", show=not words.no_progress) as bar:
+        result["start_ms"] = start_costs(arguments, rounds=words.rounds, bar=bar)
+    result["ops"] = {} if words.no_ops else op_costs(words.calls)
+    report.write_json(result, words.json)
+    if words.json != "-":
+        print_result(result)
+    return 0
+
+
+def start_costs(arguments: Sequence[str], *, rounds: int, bar: report.Progress) -> dict[str, dict[str, float]]:
+    """Return the median milliseconds at start, by plugin and process."""
+    seen: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for _ in range(rounds):
+        with LaunchedServer(arguments) as server:
+            server.wait_for_first_token()
+            events = server.get("/plugins?events=true")["events"]
+        for process in dict.fromkeys(event["process"] for event in events):
+            for plugin, ms in plugin_ms(events, process).items():
+                seen[plugin][process].append(ms)
+        bar.advance()
+    return {
+        plugin: {process: statistics.median(values) for process, values in processes.items()}
+        for plugin, processes in seen.items()
+    }
+
+
+def op_costs(calls: int) -> dict[str, Any]:
+    """Return what a call of each op costs; ops are called in a process of their own, since they need torch."""
+    done = subprocess.run(
+        [sys.executable, "-m", "graftlm.cli.bench.op_calls", str(calls)], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        raise GraftlmError(f"the process that calls ops failed: {done.stderr.strip()[-1500:]}")
+    costs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return costs
+
+
+def print_result(result: dict[str, Any]) -> None:
+    start: dict[str, dict[str, float]] = result["start_ms"]
+    processes = list(dict.fromkeys(process for by_process in start.values() for process in by_process))
+    by_cost = sorted(start.items(), key=lambda item: -sum(item[1].values()))
+    rows = [
+        (plugin, *(f"{by_process[p]:.1f}" if p in by_process else "" for p in processes))
+        for plugin, by_process in by_cost
+    ]
+    report.print_rows("milliseconds at start", rows, header=("plugin", *processes))
+    if ops := result["ops"]:
+        print(f"\nnanoseconds of a call through an op object, beside its method alone: {ops['dispatch_ns']:.0f}")
+        calls = [
+            (row["op"], row["method"], row["provider"], report.number(row["ns"]), report.number(row["native_ns"]))
+            for row in ops["calls"]
+        ]
+        header = ("op", "computed by", "of", "ns per call", "forward_native")
+        report.print_rows("\nops on the smallest of their examples", calls, header=header)

@@ -1,0 +1,111 @@
+"""`graftlm bench startup`: several launches of a server, beside `import torch` in the same run.
+
+What a start costs over `import torch` is what we can do something about; the machine decides the rest.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from graftlm.cli.bench import report
+from graftlm.cli.bench.launch import LaunchedServer
+from graftlm.cli.startup import make_parser, show_help_if_asked
+from graftlm.config.arguments import ArgumentParser, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graftlm.processes.shutdown import ShutdownRequest
+
+TITLES = {
+    "interpreter_s": "python -c pass",
+    "version_s": "graftlm --version",
+    "torch_s": "python -c 'import torch'",
+    "answered_s": "launch to the first answer of /health",
+    "ready_s": "launch to ready",
+    "first_token_s": "launch to the first token",
+    "over_torch_s": "  of which over `import torch`",
+}
+
+
+def build_parser() -> ArgumentParser:
+    parser = make_parser(
+        "bench startup",
+        "Launch a server several times. Flags of `graftlm serve` may follow after --.",
+        model_help="Model to serve (default: demo).",
+    )
+    parser.usage = "graftlm bench startup [MODEL] [OPTION …] [-- SERVE OPTION …]"
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="Launches (default: 5).")
+    parser.add_argument("--json", metavar="FILE", help="Also write every figure as JSON; - is standard output.")
+    parser.add_argument("--no-progress", action="store_true", help="Show no progress bar.")
+    return parser
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    parser = build_parser()
+    if show_help_if_asked(parser, argv):
+        return 0
+    own, served = split_dashes(argv)
+    words = parser.parse_strictly(own)
+    if words.rounds < 1:
+        raise UsageError(f"--rounds={words.rounds}: use 1 or more")
+    arguments = [words.model or "demo", *served]
+    figures: dict[str, list[float]] = {name: [] for name in TITLES}
+    result = report.stamp("startup", {"arguments": arguments, "rounds": words.rounds})
+    with report.Progress(words.rounds, "launches", show=not words.no_progress) as bar:
+        for _ in range(words.rounds):
+            for name, value in one_round(arguments).items():
+                figures[name].append(value)
+            bar.advance()
+    result["seconds"] = figures
+    report.write_json(result, words.json)
+    if words.json != "-":
+        print_result(figures, arguments)
+    return 0
+
+
+def one_round(arguments: Sequence[str]) -> dict[str, float]:
+    """Measure everything once, the cheap things first, so that all see the same machine."""
+    interpreter_s = seconds_of(["-c", "pass"])
+    version_s = seconds_of(["-m", "graftlm", "--version"])
+    torch_s = seconds_of(["-c", "import torch"])
+    with LaunchedServer(arguments) as server:
+        times = server.wait_for_first_token()
+    return {
+        "interpreter_s": interpreter_s,
+        "version_s": version_s,
+        "torch_s": torch_s,
+        "answered_s": times.answered_s,
+        "ready_s": times.ready_s,
+        "first_token_s": times.first_token_s,
+        "over_torch_s": times.first_token_s - torch_s,
+    }
+
+
+def seconds_of(words: Sequence[str]) -> float:
+    """Run this interpreter with `words` and return how long it took."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def split_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part the command line at the first `--`."""
+    words = list(argv)
+    place = words.index("--") if "--" in words else len(words)
+    return words[:place], words[place + 1 :]
+
+
+def print_result(figures: dict[str, list[float]], arguments: Sequence[str]) -> None:
+    rows: list[Any] = [
+        (TITLES[name], report.number(statistics.median(values)), f"{min(values):.2f}…{max(values):.2f}")
+        for name, values in figures.items()
+    ]
+    report.print_rows(
+        f"graftlm serve {' '.join(arguments)}: seconds, {len(figures['ready_s'])} launches",
+        rows, header=("", "median", "min…max"),
+    )  # fmt: skip
