@@ -85,7 +85,7 @@ class RotaryEmbedding(CustomOp):
         if self.is_neox_style:
             first, second = x.chunk(2, dim=-1)
             return torch.cat((second, first), dim=-1)
-        return x.reshape(*x.shape[:-1], -1, 2).flip(-1).flatten(-2)
+        return x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2).flip(-1).flatten(-2)
 
     @classmethod
     def example_ops(cls) -> Iterable[CustomOp]:

@@ -19,6 +19,8 @@ from graftlm.models.checkpoints import iterate_weights
 from graftlm.models.checkpoints.errors import MissingTensors
 from graftlm.models.registry import ModelRegistry
 from graftlm.ops.build import building
+from graftlm.ops.verify import verify_ops
+from graftlm.processes.startup_trace import span
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -37,8 +39,12 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
     weights are never in memory twice.
     """
     started = time.monotonic()
-    model = build_model(config, device)
-    fill_model(model, config)
+    with span("build the model"):
+        model = build_model(config, device)
+    with span("read the weights"):
+        fill_model(model, config)
+    if config.compilation.verify_ops:
+        verify_ops(model, config, dtype=_DTYPES[config.model.dtype], device=device)
     seconds = time.monotonic() - started
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     logger.debug(
@@ -47,9 +53,14 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
     return model
 
 
-def build_model(config: EngineConfig, device: torch.device) -> nn.Module:
-    """Construct the architecture's class as `Model(config=…, prefix="")`, its parameters not yet filled."""
-    model_cls: Any = ModelRegistry.load_class(config.model.architecture)
+def build_model(
+    config: EngineConfig, device: torch.device, *, model_cls: type[Any] | None = None
+) -> nn.Module:
+    """Construct the architecture's class as `Model(config=…, prefix="")`, its parameters not yet filled.
+
+    `model_cls` is for tests of a class that no registry knows.
+    """
+    model_cls = model_cls or ModelRegistry.load_class(config.model.architecture)
     dtype = _DTYPES[config.model.dtype]
     with _torch_defaults(dtype, device), building(config, dtype=dtype, device=device):
         model: nn.Module = model_cls(config=config, prefix="")

@@ -5,6 +5,7 @@ It does not know what the layer computes; `CustomOp` adds the choice of an imple
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator
@@ -48,14 +49,21 @@ class Construction:
 
     def build(self) -> PluggableLayer:
         """Build the class that was asked for, not its replacement."""
-        token = _unreplaced.set(True)
-        try:
+        with unreplaced():
             return self.cls(*self.args, **self.kwargs)
-        finally:
-            _unreplaced.reset(token)
 
 
 _unreplaced: ContextVar[bool] = ContextVar("graftlm_unreplaced", default=False)
+
+
+@contextlib.contextmanager
+def unreplaced() -> Iterator[None]:
+    """Build every class as itself inside the block, whatever replaces it."""
+    token = _unreplaced.set(True)
+    try:
+        yield
+    finally:
+        _unreplaced.reset(token)
 
 
 class PluggableLayer(torch.nn.Module):

@@ -71,13 +71,17 @@ def read_manifest(packages: list[str]) -> tuple[Manifest, str]:
         place = find_package(package)
         if place is None or not place.is_dir() or not (place / MANIFEST).is_file():
             continue
-        try:
-            raw = tomllib.loads((place / MANIFEST).read_text(encoding="utf-8"))
-            manifest = msgspec.convert(raw, Manifest)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-            return Manifest(), f"its {MANIFEST} is not valid ({error})"
-        return manifest, _refusal(manifest)
+        return parse_manifest((place / MANIFEST).read_bytes())
     return Manifest(), ""
+
+
+def parse_manifest(data: bytes) -> tuple[Manifest, str]:
+    """Return the manifest that a file's content is, and why the distribution must be refused, or ""."""
+    try:
+        manifest = msgspec.convert(tomllib.loads(data.decode("utf-8")), Manifest)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        return Manifest(), f"its {MANIFEST} is not valid ({error})"
+    return manifest, _refusal(manifest)
 
 
 def _refusal(manifest: Manifest) -> str:

@@ -1,0 +1,112 @@
+"""Makes the suites of everything that an installed distribution declares: by extension point, never by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from graftlm.contracts.points import ALL_POINTS
+from graftlm.plugins.discovery import discover
+from graftlm.plugins.plugin import Plugin, normalized
+from graftlm.plugins.resolve import resolve_class_path
+from graftlm.testing.conformance import (
+    AttentionBackendConformance,
+    CommunicatorConformance,
+    CustomOpConformance,
+    EndpointConformance,
+    GeneralPluginConformance,
+    ModelConformance,
+    OpImplementationConformance,
+    PlatformConformance,
+    StatLoggerConformance,
+)
+from graftlm.testing.host import plugin_host
+from graftlm.testing.suite import Suite
+
+
+def suites_for(distribution: str) -> dict[str, type[Suite]]:
+    """Return a suite class for each thing that the installed `distribution` declares, by class name.
+
+    What a general plugin registers counts as declared. In a test module:
+    `globals().update(suites_for("my-plugin"))`.
+    """
+    plugins = [p for p in discover(ALL_POINTS).plugins if normalized(p.distribution) == normalized(distribution)]
+    if not plugins:
+        raise LookupError(
+            f"the distribution {distribution!r} declares no plugin here; install it (pip install -e .) and look at "
+            "`graftlm plugins`"
+        )
+    found: dict[str, type[Suite]] = {}
+    for plugin in plugins:
+        for base, name, attributes in _suites_of(plugin, distribution):
+            label = f"Test{_words(base.__name__.removesuffix('Conformance'))}{_words(name)}"
+            found.setdefault(label, type(label, (base,), {"__module__": __name__, **attributes}))
+    return found
+
+
+def _suites_of(plugin: Plugin, distribution: str) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
+    """Yield (suite, name, attributes) for one entry point."""
+    simple: dict[str, type[Suite]] = {
+        "attention_backends": AttentionBackendConformance, "communicators": CommunicatorConformance,
+        "stat_logger_plugins": StatLoggerConformance, "endpoint_plugins": EndpointConformance,
+        "models": ModelConformance,
+    }  # fmt: skip
+    match plugin.point:
+        case point if point in simple:
+            yield simple[point], plugin.name, {"subject": plugin.value}
+        case "custom_ops":
+            name = plugin.name.rpartition(".")[2]
+            yield CustomOpConformance, name, {"subject": plugin.value, "replaces": plugin.name}
+        case "op_implementations":
+            op = plugin.name.rpartition(".")[0]
+            yield OpImplementationConformance, plugin.name, {"subject": plugin.value, "op": op}
+        case "platform_plugins":
+            yield from _platform(plugin, distribution)
+        case "general_plugins":
+            attributes = {
+                "subject": plugin.value,
+                "roles": tuple(r for r in ("frontend", "worker") if r in plugin.roles),
+            }
+            yield GeneralPluginConformance, plugin.name, attributes
+            yield from _registered(plugin, distribution)
+
+
+def _platform(plugin: Plugin, distribution: str) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
+    """Yield the platform that the detector names here; a detector that declines has nothing to test."""
+    answer = resolve_class_path(plugin.value)()
+    path = answer if isinstance(answer, str) else getattr(answer, "class_path", None)
+    path = answer[0] if isinstance(answer, tuple) else path
+    if path is None:
+        return
+    yield PlatformConformance, plugin.name, {
+        "subject": path, "detector": plugin.value, "distributions": (distribution,),
+    }  # fmt: skip
+    cls = resolve_class_path(path)
+    with plugin_host(distribution, platform=plugin.name):
+        communicator = cls.get_device_communicator_cls()
+    if _is_of(communicator, plugin):
+        yield CommunicatorConformance, communicator.rpartition(":")[2], {"subject": communicator}
+
+
+def _registered(plugin: Plugin, distribution: str) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
+    """Yield what a general plugin registers in a worker: models, and replacements of ops."""
+    with plugin_host(distribution, role="worker") as host:
+        events = [e.facts for e in host.ledger.of("registered") if e.plugin == plugin.label]
+    kinds: dict[str, Callable[[dict[str, Any]], tuple[type[Suite], dict[str, Any]]]] = {
+        "models": lambda facts: (ModelConformance, {"subject": facts["value"]}),
+        "custom_ops": lambda facts: (CustomOpConformance, {"subject": facts["value"], "replaces": facts["key"]}),
+    }
+    for facts in events:
+        if facts["registry"] in kinds:
+            base, attributes = kinds[facts["registry"]](facts)
+            yield base, facts["key"].rpartition(".")[2], attributes
+
+
+def _is_of(path: str, plugin: Plugin) -> bool:
+    return path.partition(":")[0].partition(".")[0] == plugin.package
+
+
+def _words(name: str) -> str:
+    """Spell a plugin's name as a part of a class name."""
+    return "".join(part[:1].upper() + part[1:] for part in re.split(r"\W+|_", name))

@@ -1,0 +1,131 @@
+"""The conformance suite of endpoint plugins, over a scripted engine and without a port."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from fastapi import APIRouter, FastAPI
+from starlette.routing import BaseRoute, Mount, Route
+
+from graftlm.contracts.endpoint import EndpointPlugin
+from graftlm.testing.engine import ScriptedEngineClient
+from graftlm.testing.host import plugin_host
+from graftlm.testing.suite import NotDeclared, Suite
+
+_PREFIX = "/plugins/conformance"
+
+
+class EndpointConformance(Suite):
+    """Subclass it with `subject` naming the factory that the entry point names, and `settings` if it needs some."""
+
+    contract = "graftlm.contracts.endpoint.EndpointPlugin"
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def test_the_factory_makes_an_endpoint_plugin(self) -> None:
+        """A callable without arguments that returns a new EndpointPlugin each time."""
+        factory = self.load()
+        self.require(callable(factory), f"it is {factory!r}")
+        try:
+            first, second = factory(), factory()
+        except Exception as error:
+            self.fail(f"called without arguments, it raises {type(error).__name__}: {error}")
+        self.require(isinstance(first, EndpointPlugin), f"it returns a {type(first).__name__}")
+        self.require(first is not second, "it returns the same object twice: two apps would share their state")
+        self.require(inspect.iscoroutinefunction(first.init_state), "its init_state is not `async def`")
+
+    def test_it_only_adds_routes(self) -> None:
+        """`attach_router` adds at least one route below its own prefix, and mounts no application."""
+        with plugin_host():
+            routes = self._routes()
+        self.require(bool(routes), "attach_router adds no route")
+        for route in routes:
+            path = str(getattr(route, "path", ""))
+            self.require(not isinstance(route, Mount), f"it mounts an application at {path!r}")
+            self.require(path.startswith("/"), f"the route {path!r} does not begin with a slash")
+            self.require(".." not in path, f"the route {path!r} climbs out of its prefix")
+
+    def test_every_app_gets_the_same_routes(self) -> None:
+        """Attaching again, for another app, adds the same routes: no state in the module."""
+        with plugin_host():
+            first, second = ([_signature(r) for r in self._routes()] for _ in range(2))
+        self.require(first == second, f"first it adds {first}, then {second}")
+
+    def test_init_state_takes_a_ready_engine(self) -> None:
+        """`init_state(engine, settings)` is awaited once, when the engine is ready and nothing may register."""
+        with self._running():
+            pass
+
+    def test_plain_routes_answer(self) -> None:
+        """A GET route without parameters answers, and with no server error."""
+        with self._running() as app:
+            plain = [
+                route.path
+                for route in app.routes
+                if isinstance(route, Route) and "GET" in (route.methods or ()) and "{" not in route.path
+                and route.path.startswith(_PREFIX)
+            ]  # fmt: skip
+            if not plain:
+                raise NotDeclared("it has no GET route without parameters")
+            for path in plain:
+                status, error = asyncio.run(_get(app, path))
+                self.require(not error, f"GET {path} raises {error}")
+                self.require(status < 500, f"GET {path} answers {status}")
+
+    def _routes(self) -> list[BaseRoute]:
+        router = APIRouter()
+        try:
+            self.load()().attach_router(router)
+        except Exception as error:
+            self.fail(f"attach_router raises {type(error).__name__}: {error}")
+        return list(router.routes)
+
+    @contextmanager
+    def _running(self) -> Iterator[FastAPI]:
+        """An app with the plugin attached, its state initialized, and the server READY."""
+        with plugin_host() as host:
+            plugin, router, app = self.load()(), APIRouter(), FastAPI()
+            plugin.attach_router(router)
+            app.include_router(router, prefix=_PREFIX)
+            host.frozen = True
+            try:
+                asyncio.run(plugin.init_state(ScriptedEngineClient(), dict(self.settings)))
+            except Exception as error:
+                self.fail(f"init_state raises {type(error).__name__}: {error}")
+            yield app
+
+
+def _signature(route: BaseRoute) -> tuple[str, tuple[str, ...]]:
+    return str(getattr(route, "path", "")), tuple(sorted(getattr(route, "methods", None) or ()))
+
+
+async def _get(app: FastAPI, path: str) -> tuple[int, str]:
+    """GET `path` as a server would ask it; returns the status, and the exception if one leaves the app."""
+    status = 500
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"test")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    sent = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        if sent:
+            return {"type": "http.disconnect"}
+        sent = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+
+    try:
+        await asyncio.wait_for(app(scope, receive, send), timeout=30)
+    except Exception as error:
+        return status, f"{type(error).__name__}: {error}"
+    return status, ""

@@ -1,0 +1,119 @@
+"""Runs functions in other, fresh interpreters, so that a check can compare processes; knows no check.
+
+Each child has another seed of hashes and the same sys.path. It answers calls until its parent's pipe closes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from graftlm.plugins.resolve import resolve_class_path
+
+_LENGTH = struct.Struct("<Q")
+
+
+class FailedElsewhere(AssertionError):
+    """What was called in another process raised there; the text is its traceback."""
+
+
+class Elsewhere:
+    """One other process; `call` runs "module:function" there with plain arguments."""
+
+    def __init__(self, *, hash_seed: int = 1) -> None:
+        # What `python -m` puts first must not be lost: an empty entry is the working directory.
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        env = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": str(hash_seed), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "graftlm.testing.elsewhere"],
+            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def call(self, function: str, *args: Any) -> Any:
+        """Run it and return what it returns; FailedElsewhere when it raises."""
+        self.send(function, *args)
+        return self.receive()
+
+    def send(self, function: str, *args: Any) -> None:
+        """Start a call whose answer `receive` fetches, so that several processes can meet in a collective."""
+        assert self._process.stdin is not None
+        _write(self._process.stdin, pickle.dumps((function, args)))
+
+    def receive(self) -> Any:
+        assert self._process.stdout is not None
+        data = _read(self._process.stdout)
+        if data is None:
+            raise FailedElsewhere(f"the other process ended with exit code {self._process.wait()}")
+        fine, value = pickle.loads(data)  # our own child's words
+        if not fine:
+            raise FailedElsewhere(value)
+        return value
+
+    def close(self) -> None:
+        """Close the pipe, which ends the process."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+@functools.cache
+def elsewhere() -> Elsewhere:
+    """Return the process that all checks share; it ends with this one."""
+    other = Elsewhere()
+    atexit.register(other.close)
+    return other
+
+
+def run_ranks(function: str, *args: Any, size: int = 2) -> list[Any]:
+    """Run `function(rank, size, init_method, *args)` in `size` processes at once; return their answers by rank."""
+    with tempfile.TemporaryDirectory(prefix="graftlm-ranks-") as folder:
+        init_method = (Path(folder) / "rendezvous").as_uri()
+        ranks = [Elsewhere(hash_seed=rank + 1) for rank in range(size)]
+        try:
+            for rank, process in enumerate(ranks):
+                process.send(function, rank, size, init_method, *args)
+            return [process.receive() for process in ranks]
+        finally:
+            for process in ranks:
+                process.close()
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> bytes | None:
+    head = stream.read(_LENGTH.size)
+    return None if len(head) < _LENGTH.size else stream.read(_LENGTH.unpack(head)[0])
+
+
+def _answer(function: str, args: Sequence[Any]) -> bytes:
+    try:
+        return pickle.dumps((True, resolve_class_path(function)(*args)))
+    except Exception:
+        return pickle.dumps((False, traceback.format_exc()))
+
+
+def main() -> int:
+    """Answer calls from stdin; whatever the called code prints goes to stderr."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    while (data := _read(sys.stdin.buffer)) is not None:
+        _write(answers, _answer(*pickle.loads(data)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
