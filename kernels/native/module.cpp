@@ -111,6 +111,7 @@ class AttentionLayer {
 NB_MODULE(_native, m) {
   m.doc() = "Kernels over raw addresses; graftlm_kernels wraps them for tensors.";
   m.def("path", [] { return current_path().name; }, "The instruction set that runs: avx2 or generic.");
+  m.def("use_path", [](const char* name) { use_path(name); }, "Run another instruction set; an empty name: the best.");
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, "Threads that compute, the caller included; started at the first use.");
   nb::class_<PackedMatrix>(m, "PackedMatrix")

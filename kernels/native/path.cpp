@@ -1,6 +1,7 @@
 // Chooses the instruction set once, when it is first asked for.
 #include "path.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -16,25 +17,32 @@ static bool has_avx2() {
 #endif
 }
 
-static const Path& choose() {
-  const char* named = std::getenv("GRAFTLM_KERNELS_PATH");
-  const std::string name = named ? named : "";
+static const Path& named(const std::string& name) {
   if (name == "generic") return generic_path();
-  if (!name.empty() && name != "avx2") {
-    throw std::runtime_error("GRAFTLM_KERNELS_PATH=" + name + " is not known; set avx2 or generic, or unset it");
+  if (name != "avx2" && !name.empty()) {
+    throw std::runtime_error("kernels path '" + name + "' is not known; set avx2 or generic, or leave it unset");
   }
 #if GRAFTLM_HAS_AVX2
   if (has_avx2()) return avx2_path();
 #endif
   if (name == "avx2") {
-    throw std::runtime_error("GRAFTLM_KERNELS_PATH=avx2, and this processor lacks AVX2, FMA or F16C; unset it");
+    throw std::runtime_error("kernels path 'avx2': this processor lacks AVX2, FMA or F16C; leave it unset");
   }
   return generic_path();
 }
 
+static std::atomic<const Path*> chosen{nullptr};
+
 const Path& current_path() {
-  static const Path& path = choose();
-  return path;
+  const Path* path = chosen.load(std::memory_order_relaxed);
+  if (!path) {
+    const char* wish = std::getenv("GRAFTLM_KERNELS_PATH");
+    path = &named(wish ? wish : "");
+    chosen.store(path);
+  }
+  return *path;
 }
+
+void use_path(const std::string& name) { chosen.store(&named(name)); }
 
 }  // namespace graftlm

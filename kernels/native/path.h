@@ -3,6 +3,8 @@
 // A kernel computes a range of one job on the calling thread; who splits a job is not its business.
 #pragma once
 
+#include <string>
+
 #include "types.h"
 
 namespace graftlm {
@@ -162,5 +164,8 @@ const Path& avx2_path();
 
 // The best path of this machine, or the one that GRAFTLM_KERNELS_PATH names; throws where it cannot run.
 const Path& current_path();
+
+// Another choice for this process; an empty name is the best one. Packed matrices serve every path.
+void use_path(const std::string& name);
 
 }  // namespace graftlm
