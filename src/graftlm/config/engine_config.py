@@ -175,6 +175,9 @@ class PluginConfig(Section):
     allow_platform_fallback: bool = option(
         False, help="Serve on the next best platform when a platform plugin fails."
     )
+    plugins_locked: str | None = option(
+        None, help="Refuse to start unless the plugins are exactly those of this file of `graftlm plugins lock`."
+    )
     plugin_config: list[str] = option(factory=list, help="A plugin's own setting, as NAME.KEY=VALUE (repeatable).")
 
 

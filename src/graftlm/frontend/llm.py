@@ -198,12 +198,13 @@ def _choose_plugins(wish: PluginConfig) -> PluginHost:
         no_plugins=wish.no_plugins,
     )
     host = find_host()
-    if host is None or selection != Selection() or wish.platform is not None or wish.plugin_config:
+    if host is None or selection != Selection() or wish.platform or wish.plugin_config or wish.plugins_locked:
         host = bootstrap_frontend(
             selection,
             platform=wish.platform,
             allow_fallback=wish.allow_platform_fallback,
             plugin_config=wish.plugin_config,
+            locked=wish.plugins_locked,
         )
     else:
         host.run_general_plugins()

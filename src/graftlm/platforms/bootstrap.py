@@ -37,16 +37,18 @@ def bootstrap_frontend(
     allow_fallback: bool = False,
     plugin_config: Sequence[str] = (),
     process: str = "front end",
+    locked: str | None = None,
     on_host: Callable[[PluginHost], None] | None = None,
 ) -> PluginHost:
     """Discover, select, detect the platform, run the general plugins; returns the host of this process.
 
     Raises PluginError or StartupError, with the cure in the text; nothing is left behind then. `on_host` is given
     the host before the platform is asked for, so that a caller can tell what happened until a start was refused.
+    `locked` is the lock file that must hold.
     """
     return _choose(
         selection or Selection(), platform=platform, allow_fallback=allow_fallback, plugin_config=plugin_config,
-        process=process, run=True, on_host=on_host,
+        process=process, run=True, locked=locked, on_host=on_host,
     )  # fmt: skip
 
 
@@ -90,6 +92,7 @@ def _choose(
     plugin_config: Sequence[str],
     process: str,
     run: bool,
+    locked: str | None = None,
     on_host: Callable[[PluginHost], None] | None = None,
 ) -> PluginHost:
     from graftlm.platforms.detection import decide
@@ -99,6 +102,10 @@ def _choose(
 
     discovery = discover(ALL_POINTS)
     decisions = select(discovery, selection)
+    if locked is not None:
+        from graftlm.plugins.lock import check_lock
+
+        check_lock(locked, decisions)
     enabled = [d.plugin for d in decisions if d.enabled]
     host = PluginHost(
         ALL_POINTS, role=Role.FRONTEND, process=process, discovery=discovery, decisions=decisions,

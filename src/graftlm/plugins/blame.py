@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 
 from graftlm.plugins.current import find_host
+from graftlm.plugins.errors import PluginExits
 from graftlm.plugins.plugin import Plugin
 
 
@@ -62,7 +63,10 @@ def calling(plugin: Plugin | str, hook: str, *, replay: bool = False) -> Iterato
     call = Call(plugin, hook, replay)
     token = _call.set(call)
     try:
-        yield
+        try:
+            yield
+        except SystemExit as error:  # a plugin must not end a server in silence
+            raise PluginExits(error.code) from error
     except Exception as error:
         known = call.known()
         note = call.note()

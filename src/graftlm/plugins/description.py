@@ -60,6 +60,9 @@ def _row(host: PluginHost, plugin: Plugin, state: str, reason: str) -> dict[str,
             by_process[process] = "idle"
     if state == "on":
         state = next((s for s in _RANK if s in by_process.values()), "idle")
+        if state == "idle" and reason in ("installed", "built in"):
+            elsewhere = ", ".join(sorted(set(plugin.roles) - set().union(*roles.values())))
+            reason += "; not needed so far" if not elsewhere or by_process else f"; runs in: {elsewhere}"
     return {
         "point": plugin.point,
         "name": plugin.name,

@@ -8,6 +8,9 @@ PluginError                     stops the start: one message, no traceback by de
 ├── PluginCycle                 before/after edges that go round
 ├── PluginRefused               a named plugin made for another API version, or with a broken manifest
 ├── PluginFailed                plugin code raised; the original error is the cause
+├── LockDiffers                 what is installed is not what --plugins-locked allows
+├── UnreadableLock              the file of --plugins-locked is none
+├── PluginExits                 plugin code called sys.exit()
 ├── InvalidSetting              a --plugin-config entry that no plugin understands
 ├── UnresolvedPath              a module:Class path that names nothing
 ├── RegistryError
@@ -104,6 +107,28 @@ class PluginFailed(PluginError):
         )
         self.plugin = plugin
         self.phase = phase
+
+
+class PluginExits(PluginError):
+    def __init__(self, code: object) -> None:
+        super().__init__(
+            f"it called sys.exit({code!r}), and only graftlm ends its processes; raise an exception instead"
+        )
+
+
+class LockDiffers(PluginError):
+    def __init__(self, path: str, *, differences: Sequence[str]) -> None:
+        lines = "\n  ".join(differences)
+        super().__init__(
+            f"--plugins-locked={path!r} does not hold for this installation:\n  {lines}\n"
+            f"install what was locked, or lock what is installed with `graftlm plugins lock {path}`"
+        )
+        self.differences = tuple(differences)
+
+
+class UnreadableLock(PluginError):
+    def __init__(self, path: str, *, problem: str) -> None:
+        super().__init__(f"--plugins-locked={path!r}: {problem}; `graftlm plugins lock {path}` writes one")
 
 
 class InvalidSetting(PluginError):

@@ -59,7 +59,11 @@ def _run(host: PluginHost, plugin: Plugin) -> None:
     if not again:
         _registered_by[plugin.identity] = list(opened.steps)
     ms = (time.perf_counter() - started) * 1000
-    host.active(plugin, ms=ms - host.outcomes[plugin.identity].ms)
+    count = len(opened.steps)
+    reason = f"it ran, and registered {count or 'nothing'}" + (
+        " thing" if count == 1 else " things" if count else ""
+    )
+    host.active(plugin, reason=reason, ms=ms - host.outcomes[plugin.identity].ms)
     record("general_plugin_ran", plugin=plugin, registrations=len(opened.steps), again=again, ms=round(ms, 2))
     for step in opened.steps:
         record("registered", plugin=plugin, **step.facts)

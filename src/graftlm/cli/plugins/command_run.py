@@ -55,8 +55,11 @@ class CommandRun:
         shutdown: ShutdownRequest,
         env: Mapping[str, str] | None = None,
         output: IO[bytes] | None = None,
+        deadline: float | None = None,
     ) -> None:
         self.code: int | None = None
+        self.timed_out = False
+        self._deadline = deadline
         self._shutdown = shutdown
         self._folder = tempfile.mkdtemp(prefix="graftlm-trace-")
         self._file = Path(self._folder) / "events.jsonl"
@@ -102,5 +105,9 @@ class CommandRun:
                         print(f"graftlm plugins: unreadable event {line[:80]!r}: {error}", file=sys.stderr)
                 if ended:
                     break
+                if self._deadline is not None and time.monotonic() > self._deadline:
+                    self.timed_out = True
+                    self.end()
+                    return
                 time.sleep(_POLL_S)
         self.code = self._process.returncode

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graftlm.cli.plugins.examiner import ExamineRequest, Verdict
-from graftlm.cli.plugins.listing import try_to_start
 from graftlm.cli.plugins.table import print_table
 from graftlm.cli.startup import make_parser, show_help_if_asked, start_logging
 from graftlm.config.arguments import (
@@ -45,14 +44,25 @@ _CPU = PlatformChoice(
 
 def build_parser() -> ArgumentParser:
     parser = make_parser("plugins doctor", "Import and check every installed plugin in a process of its own.")
+    _add_own_flags(parser)
+    add_config_file_flag(parser)
+    add_options(parser, selection_options())
+    return parser
+
+
+def _own_parser() -> ArgumentParser:
+    """Return a parser of the doctor's own flags; what it leaves is a selection."""
+    parser = ArgumentParser(add_help=False)
+    _add_own_flags(parser)
+    return parser
+
+
+def _add_own_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
     parser.add_argument("--all", action="store_true", help="Check the engine's own plugins too.")
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="Longest time for a plugin (default: 60)."
     )
-    add_config_file_flag(parser)
-    add_options(parser, selection_options())
-    return parser
 
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
@@ -60,19 +70,19 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     if show_help_if_asked(parser, argv):
         return 0
     arguments, words = read_arguments(parser, argv, options=selection_options())
+    _, selection = _own_parser().parse_known_args(argv)
     if words.timeout <= 0:
         raise UsageError(f"--timeout={words.timeout:g}: use a time above 0")
     start_logging(arguments, default_levels=["critical"])
     discovery = discover(ALL_POINTS)
     wanted = [p for p in discovery.plugins if words.all or p.distribution != "graftlm"]
-    host, error = try_to_start(arguments)
-    platform = host.platform_choice if host is not None else None
+    platform, problem = try_a_start(selection, timeout_s=words.timeout)
     verdicts = examine_all(wanted, discovery, platform or _CPU, timeout_s=words.timeout)
     for identity, problem in duplicates(discovery.plugins):
         if identity in verdicts:
             verdicts[identity].broken.append(problem)
     report: dict[str, Any] = {
-        "start": f"refused: {error}" if error is not None else "not refused",
+        "start": f"refused: {problem}" if problem else "not refused",
         "plugins": [_row(plugin, verdicts[plugin.identity]) for plugin in wanted],
         "warnings": installation_warnings(discovery),
     }
@@ -80,7 +90,23 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         print(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         _print(report, skipped=len(discovery.plugins) - len(wanted))
-    return 1 if error is not None or any(row["state"] == "broken" for row in report["plugins"]) else 0
+    return 1 if problem or any(row["state"] == "broken" for row in report["plugins"]) else 0
+
+
+def try_a_start(selection: Sequence[str], *, timeout_s: float) -> tuple[PlatformChoice | None, str]:
+    """Let another process decide as a server would; returns the platform, and why a start is refused or ""."""
+    command = [sys.executable, "-P", "-m", "graftlm", "plugins", "list", "--json", *selection]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return None, f"it takes more than {timeout_s:g} s"
+    try:
+        described = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        return None, f"the process ended with exit code {done.returncode}: {last[0]}"
+    platform = (described.get("plan") or {}).get("platform")
+    return msgspec.convert(platform, PlatformChoice) if platform else None, described.get("error", "")
 
 
 def examine_all(

@@ -5,7 +5,9 @@ It shows what a server with the same selection flags would decide; it starts no 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.plugins.table import print_table
@@ -60,10 +62,14 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
 
 
 def try_to_start(arguments: Arguments) -> tuple[PluginHost | None, PluginError | GraftlmError | None]:
-    """Decide as a server would; a start that is refused leaves its host, as far as it came, and the error."""
+    """Decide as a server would; a start that is refused leaves its host, as far as it came, and the error.
+
+    What plugins print goes to stderr: stdout is for the answer.
+    """
     hosts: list[PluginHost] = []
     try:
-        return start_plugins(arguments, on_host=hosts.append), None
+        with contextlib.redirect_stdout(sys.stderr):
+            return start_plugins(arguments, on_host=hosts.append), None
     except (PluginError, GraftlmError) as error:
         return (hosts[0] if hosts else None), error
 
