@@ -1,0 +1,166 @@
+"""Whole models on the kernels: the same tokens as plain torch in float32, and quantized weights nearly as good."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from graftlm_kernels.quantization import GGUFLinearMethod
+from packed_cases import make_matrix
+
+from graftlm.layers.linear import MergedColumnParallelLinear
+from graftlm.models.checkpoints.gguf_weights import QuantizedGGUFWeight
+from graftlm.plugins.current import find_host, hold_host
+
+sys.path.append(str(Path(__file__).parents[1] / "worker"))
+
+TEXT = (
+    "The history of the lighthouse begins long before electric light. On dark nights, people kept wood fires "
+    "burning on hilltops so that sailors could find the entrance of the harbour. Later, towers were built of "
+    "stone, and the fire was carried to the top of them. The most famous of these towers stood on an island "
+    "near Alexandria, and travellers who saw it wrote that its light could be seen from many miles away. In "
+    "the eighteenth century, lamps that burned oil replaced coal, and mirrors behind them gathered the light "
+    "into a beam. A lens made of rings of glass, invented in France, made the beam so strong that a single "
+    "lamp could warn ships beyond the horizon. The keeper of a lighthouse lived alone with his family, "
+    "trimmed the wick every few hours, wound the clockwork that turned the lens, and wrote down the weather "
+    "in a book. Today most of the lamps are automatic, and the keepers are gone, but the towers are still "
+    "painted, because a ship's captain likes to see that someone cares."
+)
+
+
+@pytest.fixture(autouse=True)
+def own_host() -> Iterator[None]:
+    """Leave the process as it was: other tests ask what holds without a host."""
+    before = find_host()
+    yield
+    hold_host(before)
+
+
+def engine(path: Path, **options: Any) -> Any:
+    from worker_runs import Engine
+
+    return Engine(path, **options)
+
+
+def token_ids(engine: Any, path: Path) -> list[int]:
+    from graftlm.frontend.tokenizer import load_tokenizer
+    from graftlm.models.checkpoints import read_facts
+
+    tokenizer = load_tokenizer(engine.config, read_facts(path))
+    assert tokenizer is not None
+    return tokenizer.encode(TEXT)
+
+
+def mean_logprob(engine: Any, ids: list[int]) -> float:
+    """Mean log-probability of a text's tokens, each given those before it."""
+    from worker_runs import greedy
+
+    updates = engine.run([greedy("r0", ids, max_tokens=1, prompt_logprobs=0)])
+    found = [entry for update in updates["r0"] for entry in update.prompt_logprobs or [] if entry is not None]
+    assert len(found) == len(ids) - 1
+    return sum(entry.logprob for entry in found) / len(found)
+
+
+@pytest.mark.parametrize("dtype", ["float32"])
+def test_float32_gives_the_tokens_of_plain_torch(tiny_llama, dtype):
+    """The kernels only change the order of sums."""
+    from worker_runs import greedy
+
+    requests = [greedy(f"r{i}", [(7 * i + j) % 90 + 3 for j in range(5 + 11 * i)], max_tokens=12) for i in range(5)]
+    kernels = engine(tiny_llama, dtype=dtype)
+    plain = engine(tiny_llama, dtype=dtype, custom_ops=["none"], attention_backend="TORCH_PAGED")
+
+    assert [backend.name for backend in kernels.worker.attention_backends()] == ["NATIVE_CPU"]
+    assert kernels.outputs(requests) == plain.outputs(requests)
+
+
+@pytest.mark.demo
+def test_quantized_weights_keep_the_perplexity(demo_path):
+    """Within 1 % of the dequantized weights in plain torch; chosen where no number format was asked for."""
+    plain = engine(demo_path, dtype="float32", custom_ops=["none"], attention_backend="TORCH_PAGED")
+    ids = token_ids(plain, demo_path)
+    reference = mean_logprob(plain, ids)
+    kept = engine(demo_path)
+
+    assert (plain.config.model.quantization, kept.config.model.quantization) == (None, "gguf")
+    change = math.exp(reference - mean_logprob(kept, ids)) - 1
+    assert abs(change) < 0.01, f"perplexity {math.exp(-reference):.3f} changed by {change:.2%}"
+
+
+class Layer(torch.nn.Module):
+    """Stands for a layer: the method keeps its state itself."""
+
+
+def method_of(rows: int, columns: int) -> GGUFLinearMethod:
+    from graftlm_kernels.quantization import GGUFConfig
+
+    method = GGUFLinearMethod(GGUFConfig(), "layer")
+    method.create_weights(Layer(), input_size=columns, output_size=rows, dtype=torch.float32)
+    return method
+
+
+def test_parts_of_a_layer_may_have_different_formats():
+    """A file mixes formats: each part is multiplied in its own."""
+    parts = [
+        make_matrix(format, rows, 64) for format, rows in (("Q4_1", 20), ("Q8_0", 7), ("Q4_1", 5), ("float32", 9))
+    ]
+    method, layer = method_of(41, 64), Layer()
+    start = 0
+    for part in parts:
+        weight = part.rows if part.format == "float32" else QuantizedGGUFWeight(part.format, part.rows)
+        method.load_weight(layer, weight, row_offset=start)
+        start += len(part.numbers)
+    method.process_weights_after_loading(layer)
+    x, bias = torch.randn(3, 64), torch.randn(41)
+
+    expected = torch.cat([part.expected(x) for part in parts], dim=1) + bias
+    torch.testing.assert_close(method.apply(layer, x, bias).double(), expected, atol=1e-4, rtol=1e-5)
+    ids = torch.tensor([0, 40, 21, 26, 27])
+    numbers = torch.cat([part.numbers for part in parts])
+    torch.testing.assert_close(method.embed(layer, ids), numbers[ids])
+
+
+def test_formats_without_a_kernel_are_dequantized_and_named_once(caplog):
+    """Nobody wonders why a file takes more memory than it has bytes."""
+    weight = QuantizedGGUFWeight("Q5_0", torch.randint(0, 60, (8, 22), dtype=torch.uint8))
+    method, layer = method_of(16, 32), Layer()
+    with caplog.at_level("INFO"):
+        method.load_weight(layer, weight, row_offset=0)
+        method.load_weight(layer, weight, row_offset=8)
+    method.process_weights_after_loading(layer)
+    x = torch.randn(2, 32)
+
+    numbers = weight.dequantize(torch.float32)
+    torch.testing.assert_close(method.apply(layer, x), x @ torch.cat([numbers, numbers]).T)
+    assert caplog.text.count("weights dequantized format=Q5_0") == 1
+
+
+def test_columns_of_a_shard_are_packed_from_the_file_as_they_are():
+    """A row-parallel layer takes some blocks of each row, which lie apart in the file."""
+    part = make_matrix("Q4_0", 12, 128)
+    weight = QuantizedGGUFWeight("Q4_0", part.rows).narrow(1, 32, 64)
+    method, layer = method_of(12, 64), Layer()
+    method.load_weight(layer, weight, row_offset=0)
+    method.process_weights_after_loading(layer)
+
+    torch.testing.assert_close(method.embed(layer, torch.arange(12)), part.numbers[:, 32:96])
+
+
+def test_merged_layers_load_their_shards_outside_of_a_build():
+    """The engine's own layers are what the method serves."""
+    layer = MergedColumnParallelLinear(64, [16, 16], bias=False)
+    layer.linear_method = method_of(32, 64)
+    parts = [make_matrix("Q8_0", 16, 64) for _ in range(2)]
+    for shard, part in enumerate(parts):
+        layer.load_weight(QuantizedGGUFWeight("Q8_0", part.rows), shard)
+    layer.process_weights_after_loading()
+    x = torch.randn(4, 64)
+
+    assert layer.unloaded() == []
+    expected = torch.cat([part.expected(x) for part in parts], dim=1)
+    torch.testing.assert_close(layer(x).double(), expected, atol=1e-4, rtol=1e-5)
