@@ -29,13 +29,22 @@ AHEAD_OPTIONS = (
 )
 
 
-def start_children(values: Mapping[str, Any]) -> None:
-    """Start the engine's processes, empty, as the flags let expect them."""
-    from graftlm.engine.core_child import prestart
+#: More workers than this are started only when the model is known to divide among them.
+MOST_AHEAD = 8
 
+
+def start_children(values: Mapping[str, Any]) -> None:
+    """Start the engine's processes, empty, as the flags let expect them; raises InvalidOption before the first."""
+    from graftlm.engine.core_child import prestart
+    from graftlm.engine.validation import check_ranges
+
+    check_ranges(values)
+    num_workers = values.get("parallel.tensor_parallel_size", 1)
+    if num_workers > MOST_AHEAD:
+        return
     prestart(
         start_method=values.get("parallel.start_method", "spawn"),
-        num_workers=values.get("parallel.tensor_parallel_size", 1),
+        num_workers=num_workers,
         executor_backend=values.get("parallel.distributed_executor_backend"),
         threads_per_worker=values.get("parallel.threads_per_worker"),
     )

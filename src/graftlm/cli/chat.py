@@ -6,17 +6,27 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from graftlm.contracts.sampling import SamplingParams
+
 Message = dict[str, Any]
+
+LONGEST_ANSWER = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatSettings:
     """How answers are drawn; `seed` None takes the engine's."""
 
-    max_tokens: int
+    max_tokens: int | None
+    """None: as many as the context has room for, up to LONGEST_ANSWER; a server has its own mind."""
     temperature: float
     top_p: float
     seed: int | None = None
+
+    def sampling_params(self, *, room: int = LONGEST_ANSWER) -> SamplingParams:
+        """Return the wishes about one answer; raises InvalidParameter."""
+        longest = self.max_tokens if self.max_tokens is not None else max(1, min(LONGEST_ANSWER, room))
+        return SamplingParams(max_tokens=longest, temperature=self.temperature, top_p=self.top_p, seed=self.seed)
 
 
 class ChatBackend(Protocol):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from graftlm.cli.chat import ChatSettings, Message
 from graftlm.contracts.errors import StartupError
-from graftlm.contracts.sampling import SamplingParams
 from graftlm.processes.shutdown import ShutdownInterrupt
 
 if TYPE_CHECKING:
@@ -71,12 +70,12 @@ class EngineChat:
     async def _answer(self, llm: AsyncLLM, messages: Sequence[Message]) -> AsyncGenerator[str, None]:
         if llm.tokenizer is None:
             raise StartupError(f"the model {self.model!r} has no tokenizer; name one with --tokenizer")
-        s = self._settings
-        params = SamplingParams(max_tokens=s.max_tokens, temperature=s.temperature, top_p=s.top_p, seed=s.seed)
         if llm.chat_template is None:  # a base model continues the text that it is given
             prompt = llm.encode(str(messages[-1]["content"]))
         else:
             prompt = llm.encode_chat(messages)
+        assert self._config.model.max_model_len is not None, "the configuration is resolved"
+        params = self._settings.sampling_params(room=self._config.model.max_model_len - len(prompt))
         async with aclosing(llm.generate(prompt, params, request_id=f"run-{uuid.uuid4().hex}")) as updates:
             async for update in updates:
                 yield update.text

@@ -30,7 +30,7 @@ class ServerChat:
     """One chat with the server at `url`; `model` None takes the first that it serves."""
 
     def __init__(self, url: str, *, model: str | None, api_key: str | None, settings: ChatSettings) -> None:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+        if not _is_web_address(url):
             raise ServerTrouble(url, problem="it is no web address", cure="write it as http://127.0.0.1:8000")
         self.url = url
         self._base = url.rstrip("/").removesuffix("/v1") + "/v1"
@@ -49,16 +49,19 @@ class ServerChat:
         s = self._settings
         body: dict[str, Any] = {
             "model": self.model, "messages": list(messages), "stream": True,
-            "max_tokens": s.max_tokens, "temperature": s.temperature, "top_p": s.top_p,
+            "temperature": s.temperature, "top_p": s.top_p,
         }  # fmt: skip
+        if s.max_tokens is not None:
+            body["max_tokens"] = s.max_tokens
         if s.seed is not None:
             body["seed"] = s.seed
         with self._open("/chat/completions", body) as response:
             for event in self._events(response):
-                if "error" in event:
-                    raise ServerTrouble(self.url, problem=str(event["error"].get("message", event["error"])))
-                for choice in event.get("choices", []):
-                    yield choice["delta"].get("content") or ""
+                if said := event.get("error"):
+                    problem = said.get("message", said) if isinstance(said, dict) else said
+                    raise ServerTrouble(self.url, problem=str(problem))
+                for choice in event.get("choices") or []:
+                    yield (choice.get("delta") or {}).get("content") or ""
 
     def _events(self, response: HTTPResponse) -> Iterator[dict[str, Any]]:
         try:
@@ -67,17 +70,32 @@ class ServerChat:
                 if field == "data" and data.strip() == "[DONE]":
                     return
                 if field == "data":
-                    yield json.loads(data)
+                    event = json.loads(data)
+                    if not isinstance(event, dict):
+                        raise ValueError(f"the event {data.strip()[:80]} is no object")
+                    yield event
         except (OSError, HTTPException) as error:
             raise ServerTrouble(self.url, problem=f"it went away while it answered ({error})") from None
+        except (ValueError, RecursionError) as error:
+            raise self._no_openai(error) from None
         raise ServerTrouble(self.url, problem="its answer ended early")
 
     def _first_model(self) -> str:
         with self._open("/models") as response:
-            models = json.load(response).get("data") or []
-        if not models:
+            try:
+                models = json.load(response)["data"]
+                names = [str(model["id"]) for model in models]
+            except (OSError, HTTPException, ValueError, RecursionError, LookupError, TypeError) as error:
+                raise self._no_openai(error) from None
+        if not names:
             raise ServerTrouble(self.url, problem="it serves no model")
-        return str(models[0]["id"])
+        return names[0]
+
+    def _no_openai(self, error: Exception) -> ServerTrouble:
+        return ServerTrouble(
+            self.url, problem=f"its answer is not that of an OpenAI server ({type(error).__name__}: {error})",
+            cure="check the address",
+        )  # fmt: skip
 
     def _open(self, path: str, body: dict[str, Any] | None = None) -> HTTPResponse:
         request = urllib.request.Request(
@@ -96,6 +114,14 @@ class ServerChat:
                 self.url, problem=f"it cannot be reached ({reason})", cure="start it with `graftlm serve`"
             ) from None
         return response
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an end, a port that is no number
+        return False
 
 
 def _explain(error: urllib.error.HTTPError) -> str:

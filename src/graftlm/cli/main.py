@@ -5,6 +5,7 @@ It knows no flag of any sub-command, and imports neither torch nor a plugin.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -25,7 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the `graftlm` command and return its exit code: 0, 1 for an error, 2 for a wrong command line."""
     if argv is None:  # the real command line: a signal may come before there is anything to end in order
         _end_quietly_on_signals()
+        _let_any_name_be_printed()
     words = list(sys.argv[1:] if argv is None else argv)
+    if (word := next((word for word in words if not _is_text(word)), None)) is not None:
+        print(
+            f"graftlm: error: {word!r} is not UTF-8; rename the file, or set the terminal to UTF-8", file=sys.stderr
+        )
+        return 2
     match words:
         case [] | ["-h" | "--help" | "help"]:
             print(help_text())
@@ -60,6 +67,23 @@ def _end_quietly_on_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
+
+
+def _let_any_name_be_printed() -> None:
+    """A file name that is no UTF-8, or an emoji on a terminal that has none, is no reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
+            stream.reconfigure(errors="surrogateescape" if unicode else "backslashreplace")
+
+
+def _is_text(word: str) -> bool:
+    """Tell whether a word of the command line was UTF-8."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _run(name: str, argv: list[str]) -> int:

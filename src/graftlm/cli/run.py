@@ -10,11 +10,12 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from graftlm.cli.chat import ChatBackend, ChatSettings, Message
+from graftlm.cli.chat import LONGEST_ANSWER, ChatBackend, ChatSettings, Message
 from graftlm.cli.startup import add_engine_flags, make_parser, show_help_if_asked, start_engine_command
 from graftlm.config.arguments import ArgumentParser, UsageError, read_arguments
 from graftlm.config.environment import get
 from graftlm.config.options import engine_options
+from graftlm.contracts.errors import GraftlmError, InvalidParameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 OPTIONS = engine_options()
 #: What may be said beside --url: the server has decided the rest.
 _WITH_URL = ("model.model", "model.seed", "observability.log_level", "observability.log_format")
+
+
+class NotText(GraftlmError):
+    """What was to be read is no UTF-8."""
+
+    def __init__(self, what: str, *, problem: str) -> None:
+        super().__init__(f"{what} is no UTF-8 text ({problem}); send UTF-8")
 
 
 def build_parser() -> ArgumentParser:
@@ -38,7 +46,10 @@ def build_parser() -> ArgumentParser:
         "--url", help="Ask a running server, such as http://127.0.0.1:8000, instead of loading MODEL."
     )
     parser.add_argument("--api-key", metavar="KEY", help="Key of that server (or GRAFTLM_API_KEY).")
-    parser.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="Longest answer (default: 1024).")
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N",
+        help=f"Longest answer (default: {LONGEST_ANSWER}, or what there is room for; with --url the server's).",
+    )  # fmt: skip
     parser.add_argument("--temperature", type=float, default=0.7, metavar="X", help="0 is greedy (default: 0.7).")
     parser.add_argument(
         "--top-p", type=float, default=0.95, metavar="X", help="Nucleus to draw from (default: 0.95)."
@@ -55,11 +66,19 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     with backend:
         messages: list[Message] = [{"role": "system", "content": words.system}] if words.system else []
         if words.prompt is not None:
-            text = sys.stdin.read() if words.prompt == "-" else words.prompt
+            text = read_text() if words.prompt == "-" else words.prompt
             answer(backend, [*messages, {"role": "user", "content": text}])
         else:
             chat(backend, messages)
     return 0
+
+
+def read_text() -> str:
+    """Read all of stdin."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise NotText("stdin", problem=str(error)) from None
 
 
 def answer(backend: ChatBackend, messages: Sequence[Message]) -> str:
@@ -82,6 +101,8 @@ def chat(backend: ChatBackend, messages: list[Message]) -> None:
             text = input("> " if tty else "")
         except EOFError:
             return
+        except UnicodeDecodeError as error:
+            raise NotText("stdin", problem=str(error)) from None
         if not text.strip():
             return
         messages.append({"role": "user", "content": text})
@@ -93,9 +114,15 @@ def _names_a_server(argv: Sequence[str]) -> bool:
 
 
 def _settings(words: argparse.Namespace, seed: int | None) -> ChatSettings:
-    if words.max_tokens < 1:
-        raise UsageError(f"--max-tokens={words.max_tokens}: use 1 or more")
-    return ChatSettings(max_tokens=words.max_tokens, temperature=words.temperature, top_p=words.top_p, seed=seed)
+    """Judge how answers are to be drawn, before anything slow happens."""
+    settings = ChatSettings(
+        max_tokens=words.max_tokens, temperature=words.temperature, top_p=words.top_p, seed=seed
+    )
+    try:
+        settings.sampling_params()
+    except InvalidParameter as error:
+        raise UsageError("--" + str(error).replace("_", "-", 1)) from None
+    return settings
 
 
 def _connect(parser: ArgumentParser, argv: Sequence[str]) -> tuple[ChatBackend, argparse.Namespace]:

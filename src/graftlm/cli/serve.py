@@ -6,6 +6,7 @@ It only puts the steps in order: flags, plugins, configuration, then the HTTP se
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -64,9 +65,10 @@ def _serve(started: Started, port: Port, trace_file: str | None, shutdown: Shutd
         from graftlm.frontend.async_llm import start_async_llm
 
     server_config = started.arguments.server_config()
-    check_server(server_config)
+    with started.arguments.naming_origins():
+        check_server(server_config)
     port.say("finding the model and configuring the engine")
-    with span("configure"):
+    with span("configure"), started.arguments.naming_origins():
         config = configure(started.arguments.engine_config(), started.host)
     logger.info("Initializing graftlm (v%s) with config: %s", __version__, describe(config))
     port.say("starting the HTTP server")
@@ -90,10 +92,20 @@ def check_server(server: ServerConfig) -> None:
         raise InvalidOption(
             "--port", server.port, problem="it is no port", cure="use 0 to 65535; 0 takes a free one"
         )
-    if server.shutdown_timeout < 0:
+    if not 0 <= server.shutdown_timeout < math.inf:
         raise InvalidOption(
-            "--shutdown-timeout", server.shutdown_timeout, problem="it is negative", cure="use 0 or more"
+            "--shutdown-timeout", server.shutdown_timeout, problem="it is no time", cure="use 0 or more seconds"
         )
+    if server.max_request_bytes < 1:
+        raise InvalidOption(
+            "--max-request-bytes", server.max_request_bytes, problem="no request would fit", cure="use 1k or more"
+        )
+    for key in server.api_key:
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise InvalidOption(
+                "--api-key", "…", problem="it has characters that no HTTP header can carry",
+                cure="use letters, digits and punctuation",
+            )  # fmt: skip
     if server.root_path and not server.root_path.startswith("/"):
         raise InvalidOption(
             "--root-path", server.root_path, problem="it is no path", cure=f"use /{server.root_path}"

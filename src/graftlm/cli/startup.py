@@ -73,7 +73,8 @@ def start_logging(selection: Arguments, *, default_levels: Sequence[str] = ()) -
     from graftlm.processes.threads import quiet_environment
 
     levels = selection.values.get("observability.log_level") or list(default_levels)
-    configure_logging(levels, selection.values.get("observability.log_format", "text"), "front end")
+    with selection.naming_origins():
+        configure_logging(levels, selection.values.get("observability.log_format", "text"), "front end")
     for name, value in quiet_environment().items():
         os.environ.setdefault(name, value)
     environment.warn_unknown()
@@ -90,18 +91,21 @@ def start_plugins(selection: Arguments, *, on_host: Callable[[PluginHost], None]
     def given(field: str, default: Any) -> Any:
         return selection.values.get(f"plugins.{field}", default)
 
-    return bootstrap_frontend(
-        Selection(
-            plugins=given("plugins", None),
-            enable_plugin=given("enable_plugin", []),
-            disable_plugin=given("disable_plugin", []),
-            no_plugins=given("no_plugins", False),
-        ),
-        platform=given("platform", None),
-        allow_fallback=given("allow_platform_fallback", False),
-        plugin_config=given("plugin_config", []),
-        on_host=on_host,
+    wish = Selection(
+        plugins=given("plugins", None),
+        enable_plugin=given("enable_plugin", []),
+        disable_plugin=given("disable_plugin", []),
+        no_plugins=given("no_plugins", False),
     )
+    with selection.naming_origins():
+        return bootstrap_frontend(
+            wish,
+            platform=given("platform", None),
+            allow_fallback=given("allow_platform_fallback", False),
+            plugin_config=given("plugin_config", []),
+            locked=given("plugins_locked", None),
+            on_host=on_host,
+        )
 
 
 def start_engine_command(
@@ -122,7 +126,8 @@ def start_engine_command(
     known = {option.path for option in options}
     selection = read_selection(argv, options=options, more=[o for o in AHEAD_OPTIONS if o.path in known])
     start_logging(selection, default_levels=default_levels)
-    start_children(selection.values)
+    with selection.naming_origins():
+        start_children(selection.values)
     if ahead is not None:
         ahead(selection)
     with span("choose plugins and platform"):

@@ -7,9 +7,11 @@ the others.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from graftlm.config.engine_config import EngineConfig
@@ -45,7 +47,14 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(**options)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
+        raise UsageError(message.removeprefix("argument "))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse does it, in the words of every other wrong value."""
+        if action.choices is not None and value not in action.choices:
+            flag = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
+            choices = " or ".join(map(str, action.choices))
+            raise UsageError(str(InvalidOption(flag, value, problem="no such choice", cure=f"use {choices}")))
 
     def format_help(self) -> str:
         """Add the environment variables to what argparse says."""
@@ -114,6 +123,19 @@ class Arguments:
     """What a user asked for, by flags, by file and by environment: `{path: value}`, the last word already taken."""
 
     values: Mapping[str, Any]
+    origins: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Flag → the variable or file that gave its value, where the command line did not."""
+
+    @contextlib.contextmanager
+    def naming_origins(self) -> Iterator[None]:
+        """Let an error about a flag that nobody typed say where its value comes from."""
+        try:
+            yield
+        except Exception as error:
+            flag = re.split(r"[= :]", str(error), maxsplit=1)[0]
+            if (where := self.origins.get(flag)) is not None and f" in {where}:" not in str(error):
+                error.add_note(f"{flag} is set by {where}")
+            raise
 
     def engine_config(self) -> EngineConfig:
         """Return a configuration in which the user's values are set and recorded as theirs; not resolved."""
@@ -177,7 +199,7 @@ def read_selection(
     namespace, _ = parser.parse_known_args(join_switches(argv))
     allowed = {option.path for option in wanted}
     everything = _layers(namespace, options if options is not None else (*engine_options(), *server_options()))
-    return Arguments({path: value for path, value in everything.items() if path in allowed})
+    return Arguments({p: v for p, v in everything.values.items() if p in allowed}, everything.origins)
 
 
 def read_arguments(
@@ -185,14 +207,15 @@ def read_arguments(
 ) -> tuple[Arguments, argparse.Namespace]:
     """Parse all of `argv`, and lay flags over file over environment. Also returns the other words parsed."""
     namespace = parser.parse_strictly(argv)
-    values = _layers(namespace, options)
+    layers = _layers(namespace, options)
+    values = dict(layers.values)
     positional = getattr(namespace, "model", None)
     if positional is not None:
         flag = getattr(namespace, "model.model", positional)
         if flag != positional:
             raise UsageError(f"the model is given twice: {positional!r} and --model {flag!r}")
         values["model.model"] = positional
-    return Arguments(values), namespace
+    return Arguments(values, layers.origins), namespace
 
 
 def options_from_keywords(keywords: Mapping[str, Any]) -> EngineConfig:
@@ -212,13 +235,22 @@ def join_switches(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def _layers(namespace: argparse.Namespace, options: Sequence[Option]) -> dict[str, Any]:
+def _layers(namespace: argparse.Namespace, options: Sequence[Option]) -> Arguments:
+    """Lay flags over the file over the environment."""
+    by_name = options_by_name(options)
+    flags = {option.path: option.flag for option in by_name.values()}
     values = read_environment(get, options)
+    variables = {by_name[v.option].path: v.name for v in VARIABLES.values() if v.option in by_name}
+    origins = {flags[path]: variables[path] for path in values}
     file = getattr(namespace, "config", None)
     if file is not None:
-        values |= read_options(read_yaml_file(file), options, where=file)
-    known = {option.path for option in options_by_name(options).values()}
-    return values | {path: value for path, value in vars(namespace).items() if path in known}
+        in_file = read_options(read_yaml_file(file), options, where=file)
+        values |= in_file
+        origins |= {flags[path]: file for path in in_file}
+    typed = {path: value for path, value in vars(namespace).items() if path in flags}
+    for path in typed:
+        origins.pop(flags[path], None)
+    return Arguments(values | typed, origins)
 
 
 def _help(option: Option) -> str:

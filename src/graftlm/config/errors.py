@@ -28,10 +28,19 @@ class UnknownOption(ConfigError):
 
 
 class InvalidOption(ConfigError):
-    def __init__(self, option: str, value: Any, *, problem: str, cure: str = "") -> None:
-        super().__init__(f"{option}={value!r}: {problem}" + (f"; {cure}" if cure else ""))
+    """`where` is the file or variable that gave the value, if it was no flag."""
+
+    def __init__(self, option: str, value: Any, *, problem: str, cure: str = "", where: str = "") -> None:
+        place = f" in {where}" if where else ""
+        super().__init__(f"{option}={value!r}{place}: {problem}" + (f"; {cure}" if cure else ""))
         self.option = option
         self.value = value
+        self.problem = problem
+        self.cure = cure
+
+    def given_in(self, where: str) -> InvalidOption:
+        """Return the same complaint about a value that `where` gave."""
+        return InvalidOption(self.option, self.value, problem=self.problem, cure=self.cure, where=where)
 
 
 class MissingCheckpointValue(ConfigError):

@@ -62,6 +62,7 @@ class Option:
             value = self._parse(text)
         except ValueError as error:
             raise InvalidOption(self.flag, text, problem=str(error)) from None
+        self._check_empty(value)
         if not any_choice:
             self._check_choice(value)
         return value
@@ -74,7 +75,9 @@ class Option:
             parts = value if isinstance(value, list | tuple) else [value]
             if not all(isinstance(part, str | int | float) and not isinstance(part, bool) for part in parts):
                 raise InvalidOption(self.flag, value, problem="it must be a list of strings")
-            return [piece for part in parts for piece in self._pieces(str(part))]
+            pieces = [piece for part in parts for piece in self._pieces(str(part))]
+            self._check_empty(pieces)
+            return pieces
         if isinstance(value, str) and self.kind is not str:
             return self.parse(value)
         if self.kind is float and type(value) is int:
@@ -83,6 +86,7 @@ class Option:
             value = str(value)
         if type(value) is not self.kind:
             raise InvalidOption(self.flag, value, problem=f"it must be {self._wanted}")
+        self._check_empty(value)
         self._check_choice(value)
         return value
 
@@ -104,6 +108,11 @@ class Option:
         if not self.splits_commas:
             return [text]
         return [piece.strip() for piece in text.split(",") if piece.strip()]
+
+    def _check_empty(self, value: Any) -> None:
+        """An empty text is a shell variable that was not set, never a name, a key or a path."""
+        if (value == "" and self.default != "") or (self.kind is list and "" in value):
+            raise InvalidOption(self.flag, "", problem="it is empty", cure="give a value, or leave it out")
 
     def _check_choice(self, value: Any) -> None:
         if self.choices is not None and value not in self.choices:
@@ -138,6 +147,8 @@ def parse_json_object(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is no JSON ({error}); quote it for the shell, such as '{{\"key\": 1}}'") from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deep") from None
     if not isinstance(value, dict):
         raise ValueError("it must be a JSON object, such as '{\"key\": 1}'")
     return value
@@ -170,7 +181,10 @@ def read_options(given: Mapping[str, Any], options: Iterable[Option], *, where: 
             )
         if option.path in values:
             raise ConfigError(f"{where} sets {option.flag} twice")
-        values[option.path] = option.check(value)
+        try:
+            values[option.path] = option.check(value)
+        except InvalidOption as error:
+            raise error.given_in(where) from None
     return values
 
 
@@ -184,7 +198,10 @@ def read_environment(get: Callable[[str], str | None], options: Iterable[Option]
         option = known.get(variable.option or "")
         text = get(variable.name) if option is not None else None
         if option is not None and text is not None:
-            values[option.path] = option.parse(text)
+            try:
+                values[option.path] = option.parse(text)
+            except InvalidOption as error:
+                raise error.given_in(variable.name) from None
     return values
 
 

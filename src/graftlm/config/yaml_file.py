@@ -19,11 +19,18 @@ def read_yaml_file(path: str) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"--config={path!r}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config={path!r}: it cannot be read ({error})") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--config={path!r}: it is no UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise ConfigError(f"--config={path!r}: it cannot be read ({error.strerror})") from None
     try:
+        _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), path)
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise ConfigError(f"--config={path!r}: it is no YAML ({line}{error.problem or error.context})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise ConfigError(f"--config={path!r}: it is no YAML ({problem})") from None
     if content is None:
@@ -31,3 +38,13 @@ def read_yaml_file(path: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"--config={path!r}: it must hold a mapping of flags to values, such as 'port: 8123'")
     return content
+
+
+def _refuse_repeated_keys(document: Any, path: str) -> None:
+    """The last of two equal keys would win without a word."""
+    seen: dict[str, int] = {}
+    for key, _ in document.value if document is not None and document.id == "mapping" else ():
+        name, line = str(key.value), key.start_mark.line + 1
+        if name in seen:
+            raise ConfigError(f"--config={path!r}: it sets {name} twice, in line {seen[name]} and in line {line}")
+        seen[name] = line

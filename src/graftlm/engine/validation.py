@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graftlm.config.errors import ConfigError, InvalidOption
@@ -55,12 +55,17 @@ _CHOICES = (
 
 def check_numbers(config: EngineConfig) -> None:
     """Refuse numbers that no model and no platform could serve."""
-    for path, holds, cure in _NUMBERS:
-        value = _value(config, path)
-        if value is not None and not holds(value):
-            raise InvalidOption(_flag(path), value, problem="it is out of range", cure=cure)
+    check_ranges({path: _value(config, path) for path, *_ in _NUMBERS})
     for path, choices in _CHOICES:
         check_name(_flag(path), _value(config, path), choices)
+
+
+def check_ranges(values: Mapping[str, Any]) -> None:
+    """Refuse numbers out of range, given by the paths of their options; others are passed over."""
+    for path, holds, cure in _NUMBERS:
+        value = values.get(path)
+        if value is not None and not holds(value):
+            raise InvalidOption(_flag(path), value, problem="it is out of range", cure=cure)
 
 
 def check_names(config: EngineConfig, host: PluginHost, platform: Platform) -> None:

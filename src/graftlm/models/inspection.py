@@ -42,8 +42,8 @@ class InspectionFailed(StartupError):
 
 def inspect_lazy(architecture: str, class_path: str, *, owner: str) -> ModelSpec:
     """Return the facts of the class at `class_path`, from the cache if nothing changed."""
-    file = cache_folder("inspections") / f"{cache_key(class_path, owner=owner)}.json"
-    if (spec := _read(file)) is not None:
+    file = _file_of(cache_key(class_path, owner=owner))
+    if file is not None and (spec := _read(file)) is not None:
         return spec
     started = time.monotonic()
     result = _ask(class_path)
@@ -54,8 +54,25 @@ def inspect_lazy(architecture: str, class_path: str, *, owner: str) -> ModelSpec
         "architecture inspected architecture=%s class=%s seconds=%.1f",
         architecture, class_path, time.monotonic() - started,
     )  # fmt: skip
-    replace_file(file, msgspec.json.encode(result.spec).decode())
+    if file is not None:
+        _remember(file, result.spec)
     return result.spec
+
+
+def _file_of(key: str) -> Path | None:
+    """Return where the answer is kept; None, with a warning, where nothing can be."""
+    try:
+        return cache_folder("inspections") / f"{key}.json"
+    except StartupError as error:
+        logger.warning("inspection not remembered problem=%s", error)
+        return None
+
+
+def _remember(file: Path, spec: ModelSpec) -> None:
+    try:
+        replace_file(file, msgspec.json.encode(spec).decode())
+    except OSError as error:
+        logger.warning("inspection not remembered file=%s problem=%s", file, error.strerror)
 
 
 def cache_key(class_path: str, *, owner: str) -> str:
@@ -98,7 +115,7 @@ def _read(file: Path) -> ModelSpec | None:
         return None
     try:
         return msgspec.json.decode(file.read_bytes(), type=ModelSpec)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, OSError) as error:
         logger.warning("cached inspection unreadable file=%s problem=%s", file, error)
         return None
 

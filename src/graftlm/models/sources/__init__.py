@@ -40,8 +40,19 @@ def resolve_model(model: str, *, revision: str | None = None, progress: bool = T
     name, source = _source_of(model)
     with calling_extension(MODEL_SOURCES, name, "ModelSource.fetch"):
         path = source.fetch(model, revision=revision, progress=progress)
+    _check_spelling(model, path)
     logger.info("model resolved model=%s source=%s path=%s", model, name, path)
     return path
+
+
+def _check_spelling(model: str, path: Path) -> None:
+    """A path crosses processes and is shown to clients as UTF-8, which not every file name is."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ModelNotFound(
+            model, problem=f"the name of {str(path)!r} is not UTF-8, which it must be", cure="rename it"
+        ) from None
 
 
 def _source_of(model: str) -> tuple[str, ModelSource]:

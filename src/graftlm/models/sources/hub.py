@@ -22,6 +22,8 @@ _NEEDED = [
 ]  # fmt: skip
 _NOT_NEEDED = ["*/*", "consolidated*.safetensors", "adapter_*"]
 
+_UNREACHABLE_CURE = "check the network and HF_ENDPOINT, or give a directory or a .gguf file"
+
 
 class HubSource(ModelSource):
     """Fetches `org/name`, or one file of it as `org/name/FILE.gguf`."""
@@ -32,6 +34,7 @@ class HubSource(ModelSource):
         return bool(_ID.match(model) or _GGUF_IN_REPOSITORY.match(model))
 
     def fetch(self, model: str, *, revision: str | None, progress: bool) -> Path:
+        import huggingface_hub
         from huggingface_hub import errors
 
         model = model.removeprefix(f"{self.scheme}://")
@@ -48,6 +51,13 @@ class HubSource(ModelSource):
             ) from error
         except errors.RemoteEntryNotFoundError as error:
             raise ModelNotFound(model, problem="its repository has no such file", cure="check the name") from error
+        except errors.OfflineModeIsEnabled as error:
+            raise _is_offline(model) from error
+        except errors.LocalEntryNotFoundError as error:
+            if huggingface_hub.constants.HF_HUB_OFFLINE:
+                raise _is_offline(model) from error
+            problem = f"{_endpoint()} does not answer ({str(error.__cause__ or error).partition(chr(10))[0]})"
+            raise FetchFailed(model, problem=problem, cure=_UNREACHABLE_CURE) from error
         except errors.RepositoryNotFoundError as error:
             raise ModelNotFound(
                 model,
@@ -60,8 +70,15 @@ class HubSource(ModelSource):
             raise FetchFailed(
                 model,
                 problem=f"{type(error).__name__} from {_endpoint()}: {str(error).partition(chr(10))[0]}",
-                cure="check the network and HF_ENDPOINT, or give a directory or a .gguf file",
+                cure=_UNREACHABLE_CURE,
             ) from error
+
+
+def _is_offline(model: str) -> FetchFailed:
+    return FetchFailed(
+        model, problem="it is not in the hub's cache, and HF_HUB_OFFLINE is set",
+        cure="unset HF_HUB_OFFLINE, or give a directory or a .gguf file",
+    )  # fmt: skip
 
 
 def _download(model: str, *, revision: str | None) -> Path:

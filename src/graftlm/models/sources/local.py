@@ -9,7 +9,7 @@ import difflib
 from pathlib import Path
 
 from graftlm.contracts.checkpoint import ModelSource
-from graftlm.models.sources.errors import ModelNotFound
+from graftlm.models.sources.errors import ModelNotFound, NoRevisions
 
 _CURE = "give 'demo', a Hugging Face directory, a .gguf file or a hub id such as org/name"
 
@@ -26,6 +26,8 @@ class LocalSource(ModelSource):
 
     def fetch(self, model: str, *, revision: str | None, progress: bool) -> Path:
         path = Path(model.removeprefix(f"{self.scheme}://")).expanduser()
+        if revision is not None:
+            raise NoRevisions(model, revision)
         if not model or not path.exists():
             raise ModelNotFound(model, problem=_what_is_there(path), cure=_CURE)
         path = path.resolve()
