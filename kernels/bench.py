@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from graftlm.config import EngineConfig
 from graftlm.contracts.request import EngineRequest
 from graftlm.contracts.sampling import SamplingParams
@@ -122,7 +124,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    host = bootstrap_frontend()
+    host, threads = bootstrap_frontend(), torch.get_num_threads()
     engines = {mode: Engine(args.model, mode, host) for mode in args.modes}
     generator = random.Random(0)
     print(
@@ -135,6 +137,7 @@ def main() -> None:
                 [generator.randrange(1000, 40000) for _ in range(args.prompt_tokens)] for _ in range(streams)
             ]
             for mode, engine in engines.items():
+                torch.set_num_threads(threads if mode == "torch" else 1)
                 decode, prefill, total = engine.run(prompts, args.max_tokens)
                 rates = (statistics.median(decode), prefill, total)
                 found[mode].append(rates)

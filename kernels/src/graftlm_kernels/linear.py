@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from graftlm.layers.quantization.unquantized import LinearImplementation
-from graftlm_kernels.native import DTYPE_CODES, PackedWeight, refusal, use_threads
+from graftlm_kernels.native import DTYPE_CODES, PackedWeight, refusal, take_over
 
 if TYPE_CHECKING:
     from graftlm.ops.custom_op import CustomOp
@@ -22,6 +22,7 @@ class Linear(LinearImplementation):
 
     def __init__(self, op: CustomOp) -> None:
         super().__init__(op)
+        take_over()
         self.packed: PackedWeight | None = None
         self.dtype = torch.float32
 
@@ -30,7 +31,6 @@ class Linear(LinearImplementation):
         return refusal(device, dtype) or True
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> None:
-        use_threads()
         weight = weights["weight"]
         output_size, input_size = weight.shape
         self.dtype = weight.dtype

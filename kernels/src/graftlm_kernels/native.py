@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from graftlm.ops.build import find_build
+from graftlm.processes.threads import threads_of_worker
 from graftlm_kernels import _native
 
 #: torch's number formats as the kernels count them; also the float formats of packed weights.
@@ -17,8 +19,23 @@ BLOCK_COLUMNS = 32
 
 
 def use_threads() -> None:
-    """Compute with as many threads as torch was given; called while a model is built."""
-    _native.set_num_threads(torch.get_num_threads())
+    """Compute with this worker's share of the cores; outside of a model's build, with as many threads as torch."""
+    build = find_build()
+    if build is None:
+        _native.set_num_threads(torch.get_num_threads())
+        return
+    parallel = build.config.parallel
+    _native.set_num_threads(threads_of_worker(parallel.world_size, parallel.threads_per_worker))
+
+
+def take_over() -> None:
+    """As `use_threads`, where the bulk of a model's work is done here: what is left to torch needs one thread.
+
+    A second team of threads would take the cores from the first, at every barrier.
+    """
+    use_threads()
+    if find_build() is not None:
+        torch.set_num_threads(1)
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:

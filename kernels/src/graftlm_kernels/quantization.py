@@ -13,7 +13,7 @@ import torch
 from graftlm.contracts.quantization import LinearMethod, QuantizationConfig
 from graftlm.contracts.weights import QuantizedWeight
 from graftlm.ops.build import current_build
-from graftlm_kernels.native import BLOCK_COLUMNS, BLOCK_FORMATS, DTYPE_CODES, PackedWeight, refusal, use_threads
+from graftlm_kernels.native import BLOCK_COLUMNS, BLOCK_FORMATS, DTYPE_CODES, PackedWeight, refusal, take_over
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class GGUFLinearMethod(LinearMethod):
         self, layer: torch.nn.Module, *, input_size: int, output_size: int, dtype: torch.dtype
     ) -> None:
         """Take note of the sizes; memory is taken when the format is known."""
-        use_threads()
+        take_over()
         self.input_size, self.output_size, self.dtype = input_size, output_size, dtype
 
     def load_weight(self, layer: torch.nn.Module, weight: Any, *, row_offset: int) -> None:
