@@ -32,7 +32,7 @@ class InvalidOption(ConfigError):
 
     def __init__(self, option: str, value: Any, *, problem: str, cure: str = "", where: str = "") -> None:
         place = f" in {where}" if where else ""
-        super().__init__(f"{option}={value!r}{place}: {problem}" + (f"; {cure}" if cure else ""))
+        super().__init__(f"{option}={_shown(value)}{place}: {problem}" + (f"; {cure}" if cure else ""))
         self.option = option
         self.value = value
         self.problem = problem
@@ -54,8 +54,8 @@ class MissingCheckpointValue(ConfigError):
 class InvalidCheckpointValue(ConfigError):
     def __init__(self, key: str, value: Any, *, problem: str) -> None:
         super().__init__(
-            f"the checkpoint's config says {key}={value!r}: {problem}; correct the file, or give another with "
-            f"--hf-overrides '{{\"{key}\": …}}'"
+            f"the checkpoint's config says {key}={_shown(value)}: {problem}; correct the file, or give "
+            f"another with --hf-overrides '{{\"{key}\": …}}'"
         )
 
 
@@ -65,3 +65,9 @@ class ConfigFrozen(ConfigError):
             f"{option} cannot be set to {value!r}: the configuration is frozen; "
             "change it in Platform.apply_config_platform_defaults or Platform.check_and_update_config"
         )
+
+
+def _shown(value: Any) -> str:
+    """Write a value so that a person finds it again, however long it is."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}… ({len(text)} characters)"

@@ -24,7 +24,7 @@ def read_yaml_file(path: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config={path!r}: it cannot be read ({error.strerror})") from None
     try:
-        _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), path)
+        document = yaml.compose(text, Loader=yaml.SafeLoader)
         content = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -33,6 +33,7 @@ def read_yaml_file(path: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise ConfigError(f"--config={path!r}: it is no YAML ({problem})") from None
+    _refuse_repeated_keys(document, path)
     if content is None:
         return {}
     if not isinstance(content, dict):

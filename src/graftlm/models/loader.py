@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from graftlm.config.errors import MissingCheckpointValue
+from graftlm.contracts.errors import ModelMismatch, StartupError
 from graftlm.layers.loading import missing_weights
 from graftlm.models.checkpoints import iterate_weights
 from graftlm.models.checkpoints.errors import MissingTensors
@@ -39,10 +41,11 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
     weights are never in memory twice.
     """
     started = time.monotonic()
-    with span("build the model"):
-        model = build_model(config, device)
-    with span("read the weights"):
-        fill_model(model, config)
+    with _naming_checkpoint(config):
+        with span("build the model"):
+            model = build_model(config, device)
+        with span("read the weights"):
+            fill_model(model, config)
     if config.compilation.verify_ops:
         verify_ops(model, config, dtype=_DTYPES[config.model.dtype], device=device)
     seconds = time.monotonic() - started
@@ -53,17 +56,15 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
     return model
 
 
-def build_model(
-    config: EngineConfig, device: torch.device, *, model_cls: type[Any] | None = None
-) -> nn.Module:
+def build_model(config: EngineConfig, device: torch.device, *, model_cls: type[Any] | None = None) -> nn.Module:
     """Construct the architecture's class as `Model(config=…, prefix="")`, its parameters not yet filled.
 
     `model_cls` is for tests of a class that no registry knows.
     """
-    model_cls = model_cls or ModelRegistry.load_class(config.model.architecture)
+    chosen: Any = model_cls or ModelRegistry.load_class(config.model.architecture)
     dtype = _DTYPES[config.model.dtype]
     with _torch_defaults(dtype, device), building(config, dtype=dtype, device=device):
-        model: nn.Module = model_cls(config=config, prefix="")
+        model: nn.Module = chosen(config=config, prefix="")
     model.requires_grad_(False)
     return model.eval()
 
@@ -77,6 +78,24 @@ def fill_model(model: nn.Module, config: EngineConfig) -> None:
         pack = getattr(module, "process_weights_after_loading", None)
         if pack is not None:
             pack()
+
+
+@contextlib.contextmanager
+def _naming_checkpoint(config: EngineConfig) -> Iterator[None]:
+    """Say which checkpoint does not suit its model, or is too large for the memory."""
+    try:
+        yield
+    except (ModelMismatch, MissingCheckpointValue) as error:
+        error.add_note(f"checkpoint {config.model.path!r}, architecture {config.model.architecture}")
+        raise
+    except (MemoryError, RuntimeError) as error:  # torch has a class for a GPU's memory only
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "alloc" not in str(error).lower():
+            raise
+        raise StartupError(
+            f"the weights of {config.model.path!r} do not fit into the memory of this machine in "
+            f"--dtype={config.model.dtype} ({str(error).strip().splitlines()[-1]}); serve a smaller or quantized "
+            "checkpoint, or share it with --tensor-parallel-size"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -41,8 +41,9 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
         message = str(error) or repr(error)
         cause = message if expected else f"{type(error).__name__}: {message}"
         notes = getattr(error, "__notes__", [])
+        text = " ".join([cause, *(f"[{n}]" for n in notes)]) if expected else "\n".join([cause, *notes])
         return cls(
-            cause="\n".join([cause, *notes]),
+            cause=text,
             traceback="".join(tracebacks.format_exception(error)) if _wants_traceback(error) else "",
             expected=expected,
         )
