@@ -144,3 +144,28 @@ def test_plugin_docs_index_has_every_point() -> None:
     for name in DOCUMENTED:
         assert f"[`{name}`]({name}.md)" in index
     assert [p.name for p in ALL_POINTS if f"`{p.name}`" not in index] == []
+
+
+def test_plugin_docs_from_vllm_name_what_exists() -> None:
+    """Every path and flag of ours on the page for vLLM's authors, and every hook that bears the same name."""
+    from graftlm.cli.serve import build_parser
+    from graftlm.contracts.platform import Platform
+
+    text = page("from-vllm")
+    theirs = {"--ir-op-priority", "--additional-config"}
+    groups = {point.group for point in ALL_POINTS}
+    paths = set(re.findall(r"`(graftlm(?:\.\w+)+)`", text)) - groups
+    hooks = re.findall(r"`(\w+)`", section(text, "Platform hooks").partition("bear the same names")[0])
+
+    assert [path for path in sorted(paths) if not exists(path)] == []
+    assert set(re.findall(r"`(--[\w-]+)", text)) - set(build_parser().flags()) - theirs == set()
+    assert len(hooks) > 15 and [hook for hook in hooks if not hasattr(Platform, hook)] == []
+
+
+def exists(path: str) -> bool:
+    module, _, attribute = path.rpartition(".")
+    try:
+        importlib.import_module(path)
+    except ImportError:
+        return hasattr(importlib.import_module(module), attribute)
+    return True
