@@ -9,6 +9,7 @@ import atexit
 import functools
 import os
 import pickle
+import selectors
 import struct
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from typing import IO, Any
 from graftlm.plugins.resolve import resolve_class_path
 
 _LENGTH = struct.Struct("<Q")
+_RANKS_TIMEOUT_S = 120.0
 
 
 class FailedElsewhere(AssertionError):
@@ -59,6 +61,16 @@ class Elsewhere:
             raise FailedElsewhere(value)
         return value
 
+    def fileno(self) -> int:
+        """Be readable when there is an answer to receive."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def kill(self) -> None:
+        """End the process whatever it is doing."""
+        self._process.kill()
+        self.close()
+
     def close(self) -> None:
         """Close the pipe, which ends the process."""
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -76,17 +88,48 @@ def elsewhere() -> Elsewhere:
 
 
 def run_ranks(function: str, *args: Any, size: int = 2) -> list[Any]:
-    """Run `function(rank, size, init_method, *args)` in `size` processes at once; return their answers by rank."""
+    """Run `function(rank, size, init_method, *args)` in `size` processes at once; return their answers by rank.
+
+    The processes are kept for the next call. When one fails, the others are killed, since they may wait for it.
+    """
+    ranks = _ranks.setdefault(size, [])
+    if not ranks:
+        ranks.extend(Elsewhere(hash_seed=rank + 1) for rank in range(size))
     with tempfile.TemporaryDirectory(prefix="graftlm-ranks-") as folder:
         init_method = (Path(folder) / "rendezvous").as_uri()
-        ranks = [Elsewhere(hash_seed=rank + 1) for rank in range(size)]
         try:
             for rank, process in enumerate(ranks):
                 process.send(function, rank, size, init_method, *args)
-            return [process.receive() for process in ranks]
-        finally:
-            for process in ranks:
-                process.close()
+            return _receive_all(ranks)
+        except BaseException:
+            for process in _ranks.pop(size):
+                process.kill()
+            raise
+
+
+def _receive_all(ranks: Sequence[Elsewhere]) -> list[Any]:
+    answers: dict[int, Any] = {}
+    with selectors.DefaultSelector() as selector:
+        for rank, process in enumerate(ranks):
+            selector.register(process, selectors.EVENT_READ, rank)
+        while len(answers) < len(ranks):
+            ready = selector.select(timeout=_RANKS_TIMEOUT_S)
+            if not ready:
+                raise FailedElsewhere(f"only ranks {sorted(answers)} answered within {_RANKS_TIMEOUT_S} s")
+            for key, _ in ready:
+                answers[key.data] = ranks[key.data].receive()
+                selector.unregister(key.fileobj)
+    return [answers[rank] for rank in range(len(ranks))]
+
+
+def _close_ranks() -> None:
+    for ranks in _ranks.values():
+        for process in ranks:
+            process.close()
+
+
+_ranks: dict[int, list[Elsewhere]] = {}
+atexit.register(_close_ranks)
 
 
 def _write(stream: IO[bytes], data: bytes) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -17,8 +18,9 @@ from graftlm.platforms.bootstrap import apply_plan_in_child, bootstrap_frontend,
 from graftlm.plugins import Role, find_host
 from graftlm.plugins.current import current_host, hold_host
 from graftlm.plugins.host import PluginHost
-from graftlm.plugins.manifest import Manifest, parse_manifest, read_manifest
+from graftlm.plugins.manifest import MANIFEST, Manifest, parse_manifest, read_manifest
 from graftlm.plugins.plugin import normalized
+from graftlm.plugins.points import GROUP_PREFIX
 from graftlm.plugins.registry import reinstate, withdraw_plugins
 from graftlm.plugins.selection import Selection
 
@@ -34,6 +36,22 @@ class FakeDistribution:
     entry_points: Mapping[str, Mapping[str, str]]
     version: str = "1.0"
     manifest: str = ""
+
+    @classmethod
+    def from_source(cls, folder: Path) -> FakeDistribution:
+        """Read what a package's source tree would install: its pyproject.toml and manifest.
+
+        Its packages must be importable, from sys.path.
+        """
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        points = {
+            group.removeprefix(GROUP_PREFIX): entries
+            for group, entries in project.get("entry-points", {}).items()
+            if group.startswith(GROUP_PREFIX)
+        }
+        manifests = sorted(folder.glob(f"*/{MANIFEST}")) or sorted(folder.glob(f"src/*/{MANIFEST}"))
+        manifest = manifests[0].read_text(encoding="utf-8") if manifests else ""
+        return cls(project["name"], points, version=project.get("version", "0"), manifest=manifest)
 
     @property
     def packages(self) -> set[str]:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from graftlm.contracts.points import ALL_POINTS
-from graftlm.plugins.discovery import discover
 from graftlm.plugins.plugin import Plugin, normalized
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.testing.conformance import (
@@ -21,20 +19,24 @@ from graftlm.testing.conformance import (
     PlatformConformance,
     StatLoggerConformance,
 )
-from graftlm.testing.host import plugin_host
+from graftlm.testing.host import FakeDistribution, plugin_host
 from graftlm.testing.suite import Suite
 
 
-def suites_for(distribution: str) -> dict[str, type[Suite]]:
-    """Return a suite class for each thing that the installed `distribution` declares, by class name.
+def suites_for(distribution: str | FakeDistribution) -> dict[str, type[Suite]]:
+    """Return a suite class for each thing that a distribution declares, by class name.
+
+    A string names an installed one; `FakeDistribution.from_source(folder)` is one that is not installed yet.
 
     What a general plugin registers counts as declared. In a test module:
     `globals().update(suites_for("my-plugin"))`.
     """
-    plugins = [p for p in discover(ALL_POINTS).plugins if normalized(p.distribution) == normalized(distribution)]
+    name = distribution if isinstance(distribution, str) else distribution.name
+    with plugin_host(distribution) as host:
+        plugins = [p for p in host.known_plugins if normalized(p.distribution) == normalized(name)]
     if not plugins:
         raise LookupError(
-            f"the distribution {distribution!r} declares no plugin here; install it (pip install -e .) and look at "
+            f"the distribution {name!r} declares no plugin here; install it (pip install -e .) and look at "
             "`graftlm plugins`"
         )
     found: dict[str, type[Suite]] = {}
@@ -45,16 +47,22 @@ def suites_for(distribution: str) -> dict[str, type[Suite]]:
     return found
 
 
-def _suites_of(plugin: Plugin, distribution: str) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
+def _suites_of(
+    plugin: Plugin, distribution: str | FakeDistribution
+) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
     """Yield (suite, name, attributes) for one entry point."""
     simple: dict[str, type[Suite]] = {
         "attention_backends": AttentionBackendConformance, "communicators": CommunicatorConformance,
-        "stat_logger_plugins": StatLoggerConformance, "endpoint_plugins": EndpointConformance,
         "models": ModelConformance,
     }  # fmt: skip
     match plugin.point:
         case point if point in simple:
             yield simple[point], plugin.name, {"subject": plugin.value}
+        case "stat_logger_plugins" | "endpoint_plugins":
+            base = StatLoggerConformance if plugin.point == "stat_logger_plugins" else EndpointConformance
+            yield base, plugin.name, {
+                "subject": plugin.value, "distribution": distribution, "plugin": plugin.name,
+            }  # fmt: skip
         case "custom_ops":
             name = plugin.name.rpartition(".")[2]
             yield CustomOpConformance, name, {"subject": plugin.value, "replaces": plugin.name}
@@ -72,7 +80,9 @@ def _suites_of(plugin: Plugin, distribution: str) -> Iterator[tuple[type[Suite],
             yield from _registered(plugin, distribution)
 
 
-def _platform(plugin: Plugin, distribution: str) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
+def _platform(
+    plugin: Plugin, distribution: str | FakeDistribution
+) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
     """Yield the platform that the detector names here; a detector that declines has nothing to test."""
     answer = resolve_class_path(plugin.value)()
     path = answer if isinstance(answer, str) else getattr(answer, "class_path", None)
@@ -89,7 +99,9 @@ def _platform(plugin: Plugin, distribution: str) -> Iterator[tuple[type[Suite], 
         yield CommunicatorConformance, communicator.rpartition(":")[2], {"subject": communicator}
 
 
-def _registered(plugin: Plugin, distribution: str) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
+def _registered(
+    plugin: Plugin, distribution: str | FakeDistribution
+) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
     """Yield what a general plugin registers in a worker: models, and replacements of ops."""
     with plugin_host(distribution, role="worker") as host:
         events = [e.facts for e in host.ledger.of("registered") if e.plugin == plugin.label]

@@ -6,31 +6,34 @@ import asyncio
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute, Mount, Route
 
 from graftlm.contracts.endpoint import EndpointPlugin
+from graftlm.contracts.points import ENDPOINT_PLUGINS
+from graftlm.plugins.host import PluginHost
+from graftlm.testing.conformance.front_end import FrontEndSuite
 from graftlm.testing.engine import ScriptedEngineClient
-from graftlm.testing.host import plugin_host
-from graftlm.testing.suite import NotDeclared, Suite
+from graftlm.testing.suite import NotDeclared
 
 _PREFIX = "/plugins/conformance"
 
 
-class EndpointConformance(Suite):
-    """Subclass it with `subject` naming the factory that the entry point names, and `settings` if it needs some."""
+class EndpointConformance(FrontEndSuite):
+    """Subclass it with `subject` naming the factory that the entry point names."""
 
     contract = "graftlm.contracts.endpoint.EndpointPlugin"
-    settings: ClassVar[dict[str, Any]] = {}
+    point = ENDPOINT_PLUGINS
 
     def test_the_factory_makes_an_endpoint_plugin(self) -> None:
         """A callable without arguments that returns a new EndpointPlugin each time."""
         factory = self.load()
         self.require(callable(factory), f"it is {factory!r}")
         try:
-            first, second = factory(), factory()
+            with self.host() as host, self.calling(host, "EndpointPlugin"):
+                first, second = factory(), factory()
         except Exception as error:
             self.fail(f"called without arguments, it raises {type(error).__name__}: {error}")
         self.require(isinstance(first, EndpointPlugin), f"it returns a {type(first).__name__}")
@@ -39,8 +42,8 @@ class EndpointConformance(Suite):
 
     def test_it_only_adds_routes(self) -> None:
         """`attach_router` adds at least one route below its own prefix, and mounts no application."""
-        with plugin_host():
-            routes = self._routes()
+        with self.host() as host:
+            routes = self._routes(host)
         self.require(bool(routes), "attach_router adds no route")
         for route in routes:
             path = str(getattr(route, "path", ""))
@@ -50,8 +53,8 @@ class EndpointConformance(Suite):
 
     def test_every_app_gets_the_same_routes(self) -> None:
         """Attaching again, for another app, adds the same routes: no state in the module."""
-        with plugin_host():
-            first, second = ([_signature(r) for r in self._routes()] for _ in range(2))
+        with self.host() as host:
+            first, second = ([_signature(r) for r in self._routes(host)] for _ in range(2))
         self.require(first == second, f"first it adds {first}, then {second}")
 
     def test_init_state_takes_a_ready_engine(self) -> None:
@@ -61,41 +64,51 @@ class EndpointConformance(Suite):
 
     def test_plain_routes_answer(self) -> None:
         """A GET route without parameters answers, and with no server error."""
-        with self._running() as app:
-            plain = [
-                route.path
-                for route in app.routes
-                if isinstance(route, Route) and "GET" in (route.methods or ()) and "{" not in route.path
-                and route.path.startswith(_PREFIX)
-            ]  # fmt: skip
+        with self._running() as (app, router, runner):
+            plain = _plain_paths(app, router)
             if not plain:
                 raise NotDeclared("it has no GET route without parameters")
             for path in plain:
-                status, error = asyncio.run(_get(app, path))
+                status, error = runner.run(_get(app, path))
                 self.require(not error, f"GET {path} raises {error}")
                 self.require(status < 500, f"GET {path} answers {status}")
 
-    def _routes(self) -> list[BaseRoute]:
+    def _routes(self, host: PluginHost) -> list[BaseRoute]:
         router = APIRouter()
         try:
-            self.load()().attach_router(router)
+            with self.calling(host, "EndpointPlugin.attach_router"):
+                self.load()().attach_router(router)
         except Exception as error:
             self.fail(f"attach_router raises {type(error).__name__}: {error}")
         return list(router.routes)
 
     @contextmanager
-    def _running(self) -> Iterator[FastAPI]:
+    def _running(self) -> Iterator[tuple[FastAPI, APIRouter, asyncio.Runner]]:
         """An app with the plugin attached, its state initialized, and the server READY."""
-        with plugin_host() as host:
-            plugin, router, app = self.load()(), APIRouter(), FastAPI()
-            plugin.attach_router(router)
+        with self.host() as host, asyncio.Runner() as runner:
+            router, app = APIRouter(), FastAPI()
+            with self.calling(host, "EndpointPlugin.attach_router"):
+                plugin = self.load()()
+                plugin.attach_router(router)
             app.include_router(router, prefix=_PREFIX)
             host.frozen = True
             try:
-                asyncio.run(plugin.init_state(ScriptedEngineClient(), dict(self.settings)))
+                with self.calling(host, "EndpointPlugin.init_state"):
+                    runner.run(plugin.init_state(ScriptedEngineClient(), host.settings(self.plugin)))
             except Exception as error:
                 self.fail(f"init_state raises {type(error).__name__}: {error}")
-            yield app
+            yield app, router, runner
+
+
+def _plain_paths(app: FastAPI, router: APIRouter) -> list[str]:
+    """Return the GET routes without parameters: the router's own, and those of routers inside it."""
+    own = [
+        _PREFIX + route.path
+        for route in router.routes
+        if isinstance(route, Route) and "GET" in (route.methods or ())
+    ]
+    described = [path for path, methods in app.openapi().get("paths", {}).items() if "get" in methods]
+    return [path for path in dict.fromkeys([*own, *described]) if "{" not in path]
 
 
 def _signature(route: BaseRoute) -> tuple[str, tuple[str, ...]]:

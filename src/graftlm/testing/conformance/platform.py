@@ -26,12 +26,12 @@ _HOOKS = (
 class PlatformConformance(Suite):
     """Subclass it with `subject` naming a Platform class, and `detector` naming what the entry point names.
 
-    `distributions` are installed distributions that the platform needs beside it, such as its own.
+    `distributions` are those whose plugins the platform needs beside it, such as its own.
     """
 
     contract = "graftlm.contracts.platform.Platform"
     detector: ClassVar[Any] = None
-    distributions: ClassVar[tuple[str, ...]] = ()
+    distributions: ClassVar[tuple[str | FakeDistribution, ...]] = ()
     #: What the detector must not cost; it asks the driver, it does not start the device.
     detector_limit_s: ClassVar[float] = _QUICK_S
 
@@ -91,9 +91,10 @@ class PlatformConformance(Suite):
         """Called once per server: it names the platform's class or declines, quickly, and always alike."""
         detector = self._detector()
         started = time.perf_counter()
-        first = _detection(detector())
+        answer = detector()
         seconds = time.perf_counter() - started
-        self.require(first is not None, f"the detector answers {detector()!r}: a class path, None or a Detection")
+        first = _detection(answer)
+        self.require(first is not None, f"the detector answers {answer!r}: a class path, None or a Detection")
         self.require(seconds < self.detector_limit_s, f"the detector takes {seconds:.1f} s")
         self.require(_detection(detector()) == first, "the detector's second answer differs from its first")
         assert first is not None
@@ -105,23 +106,22 @@ class PlatformConformance(Suite):
     def test_configuration_hooks_are_idempotent(self) -> None:
         """Configuring again changes nothing more; what the user set stays; a worker class is named."""
         with self._host():
-            cls = self.load()
             config = EngineConfig()
             config.model.hf_config = {"num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 2}
             with config.stage("user"):
                 config.compilation.custom_ops = ["none"]
-            cls.apply_config_platform_defaults(config)
+            self._hook("apply_config_platform_defaults", config)
             self.require(
                 list(config.compilation.custom_ops) == ["none"], "its defaults overwrite the user's custom_ops"
             )
-            cls.check_and_update_config(config)
+            self._hook("check_and_update_config", config)
             first = config.to_bytes()
-            cls.apply_config_platform_defaults(config)
-            cls.check_and_update_config(config)
+            self._hook("apply_config_platform_defaults", config)
+            self._hook("check_and_update_config", config)
             self.require(config.to_bytes() == first, "the configuration hooks change more when they run again")
             worker_cls = config.parallel.worker_cls
             self.require(worker_cls != "auto", "check_and_update_config leaves worker_cls 'auto'")
-            resolve_class_path(worker_cls, what="worker_cls")
+            self._resolve(worker_cls, what="worker_cls")
 
     def test_named_classes_exist(self) -> None:
         """The communicator and the attention backend that it names can be imported and are what they should be."""
@@ -130,16 +130,19 @@ class PlatformConformance(Suite):
 
         with self._host():
             cls = self.load()
-            communicator = resolve_class_path(cls.get_device_communicator_cls(), what="get_device_communicator_cls")
+            communicator = self._resolve(
+                self._hook("get_device_communicator_cls"), what="get_device_communicator_cls"
+            )
             good = isinstance(communicator, type) and issubclass(communicator, DeviceCommunicator)
             self.require(good, f"get_device_communicator_cls names {communicator!r}")
             question = AttentionQuestion(4, 2, 64, cls.supported_dtypes[0], cls.supported_dtypes[0], None)
-            answer = cls.get_attn_backend_cls(None, question)
+            answer = self._hook("get_attn_backend_cls", None, question)
             self.require(isinstance(answer, str) and bool(answer), f"get_attn_backend_cls answers {answer!r}")
             self.require(
-                cls.get_attn_backend_cls(None, question) == answer, "an equal question gets another answer"
+                self._hook("get_attn_backend_cls", None, question) == answer,
+                "an equal question gets another answer",
             )
-            backend = resolve_class_path(answer, what="get_attn_backend_cls")
+            backend = self._resolve(answer, what="get_attn_backend_cls")
             good = isinstance(backend, type) and issubclass(backend, AttentionBackend)
             self.require(good, f"get_attn_backend_cls names {backend!r}")
             self.require(backend.supports(question) is None, f"{answer} refuses it: {backend.supports(question)}")
@@ -149,24 +152,37 @@ class PlatformConformance(Suite):
         with self._host():
             cls = self.load()
             question = AttentionQuestion(4, 2, 64, cls.supported_dtypes[0], cls.supported_dtypes[0], None)
-            backend = resolve_class_path(cls.get_attn_backend_cls(None, question))
+            backend = self._resolve(self._hook("get_attn_backend_cls", None, question))
             sizes = backend.supported_block_sizes()
-            chosen = cls.update_block_size_for_backend(EngineConfig(), [backend])
+            chosen = self._hook("update_block_size_for_backend", EngineConfig(), [backend])
             self.require(chosen in sizes, f"it returns {chosen!r}, and {backend.name} accepts {sizes}")
             config = EngineConfig()
             config.cache.block_size = sizes[-1]
-            chosen = cls.update_block_size_for_backend(config, [backend])
+            chosen = self._hook("update_block_size_for_backend", config, [backend])
             self.require(chosen == sizes[-1], f"the user chose {sizes[-1]}, and it returns {chosen!r}")
 
     def test_memory_is_counted_in_bytes(self) -> None:
         """Total and available memory are whole numbers of bytes, and no more is available than there is."""
         with self._host():
-            total, available = self.load().get_device_total_memory(), self.load().get_available_memory()
+            total, available = self._hook("get_device_total_memory"), self._hook("get_available_memory")
             self.require(type(total) is int and total > 1 << 20, f"get_device_total_memory returns {total!r}")
             self.require(
                 type(available) is int and 0 <= available <= total,
                 f"get_available_memory returns {available!r} of {total}",
             )
+
+    def _hook(self, name: str, *args: Any) -> Any:
+        """Call a hook of the class under test; one that raises breaks the contract."""
+        try:
+            return getattr(self.load(), name)(*args)
+        except Exception as error:
+            self.fail(f"{name} raises {type(error).__name__}: {error}")
+
+    def _resolve(self, path: str, *, what: str = "get_attn_backend_cls") -> Any:
+        try:
+            return resolve_class_path(path, what=what)
+        except Exception as error:
+            self.fail(f"{what} names {path!r}, which cannot be imported: {type(error).__name__}: {error}")
 
     @classmethod
     def _detector(cls) -> Any:

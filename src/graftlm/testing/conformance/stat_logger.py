@@ -11,16 +11,18 @@ from typing import Any
 import msgspec
 
 from graftlm.config.engine_config import EngineConfig
+from graftlm.contracts.points import STAT_LOGGER_PLUGINS
 from graftlm.contracts.stats import RequestStats, StatLogger, StepStats
 from graftlm.frontend.stat_loggers import StatLoggerThread
-from graftlm.testing.host import plugin_host
-from graftlm.testing.suite import Suite
+from graftlm.plugins import current_host
+from graftlm.testing.conformance.front_end import FrontEndSuite
 
 
-class StatLoggerConformance(Suite):
+class StatLoggerConformance(FrontEndSuite):
     """Subclass it with `subject` naming a StatLogger class."""
 
     contract = "graftlm.contracts.stats.StatLogger"
+    point = STAT_LOGGER_PLUGINS
 
     def test_it_is_a_stat_logger_class(self) -> None:
         """A subclass of StatLogger, constructed as StatLogger(config)."""
@@ -71,7 +73,9 @@ class StatLoggerConformance(Suite):
     def test_it_works_in_its_own_thread(self) -> None:
         """The front end calls it from one thread of its own, a thousand records in a row, and ends with `close`."""
         with self._ready() as build:
-            thread = StatLoggerThread("conformance", build(), log_interval_s=0.01)
+            thread = StatLoggerThread(
+                "conformance", build(), plugin=current_host().find(self.point, self.plugin), log_interval_s=0.01
+            )
             for i in range(1000):
                 thread.put(_busy_step(), [_request(str(i))] if i % 10 == 0 else [])
             thread.close()
@@ -81,7 +85,8 @@ class StatLoggerConformance(Suite):
 
     def _call(self, stat_logger: StatLogger, hook: str, *args: Any) -> None:
         try:
-            getattr(stat_logger, hook)(*args)
+            with self.calling(current_host(), f"StatLogger.{hook}"):
+                getattr(stat_logger, hook)(*args)
         except Exception as error:
             given = ", ".join(type(arg).__name__ for arg in args)
             self.fail(f"{hook}({given}) raises {type(error).__name__}: {error}")
@@ -89,12 +94,13 @@ class StatLoggerConformance(Suite):
     @contextmanager
     def _ready(self) -> Iterator[Callable[[], StatLogger]]:
         """Build as at start-up, then let the server be READY: nothing may be registered any more."""
-        with plugin_host() as host:
+        with self.host() as host:
 
             def build() -> StatLogger:
                 host.frozen = False
                 try:
-                    made: StatLogger = self.load()(_frozen_config())
+                    with self.calling(host, "StatLogger.__init__"):
+                        made: StatLogger = self.load()(_frozen_config())
                 except Exception as error:
                     self.fail(f"its constructor raises {type(error).__name__}: {error}")
                 host.frozen = True

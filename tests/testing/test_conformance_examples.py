@@ -1,0 +1,34 @@
+"""Every example package passes the suites of whatever it declares, from its source tree."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from graftlm.testing import FakeDistribution
+from graftlm.testing.conformance import suites_for
+
+EXAMPLES = sorted(
+    path.parent for path in (Path(__file__).parents[2] / "examples" / "plugins").glob("*/pyproject.toml")
+)
+
+for _folder in EXAMPLES:
+    sys.path.insert(0, str(_folder))
+    _found = suites_for(FakeDistribution.from_source(_folder))
+    globals().update({f"{name}In{_folder.name}": suite for name, suite in _found.items()})
+
+
+def test_the_examples_declare_something_to_test() -> None:
+    """A suite that is made of nothing would pass in silence."""
+    names = " ".join(name for name in globals() if name.startswith("Test"))
+
+    for kind in (
+        "Platform",
+        "GeneralPlugin",
+        "Model",
+        "CustomOp",
+        "Communicator",
+        "AttentionBackend",
+        "StatLogger",
+    ):
+        assert kind in names, kind

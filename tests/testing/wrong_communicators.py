@@ -1,0 +1,37 @@
+"""Communicators that are wrong, each in one way that the suite must see."""
+
+from __future__ import annotations
+
+import torch
+
+from graftlm.distributed.communicator import TorchCommunicator
+
+
+class Averages(TorchCommunicator):
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        return super().all_reduce(tensor) / self.size
+
+
+class InReverse(TorchCommunicator):
+    def all_gather(self, tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        return torch.cat(super().all_gather(tensor, dim).chunk(self.size, dim)[::-1], dim)
+
+
+class GathersEverywhere(TorchCommunicator):
+    def gather(self, tensor: torch.Tensor, dst: int = 0, dim: int = -1) -> torch.Tensor | None:
+        return self.all_gather(tensor, dim)
+
+
+class AlwaysFromZero(TorchCommunicator):
+    def broadcast(self, tensor: torch.Tensor, src: int = 0) -> torch.Tensor:
+        return super().broadcast(tensor, 0)
+
+
+class OneBuffer(TorchCommunicator):
+    """Hands out the same memory for equal shapes."""
+
+    def all_gather(self, tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        found = super().all_gather(tensor, dim)
+        self.buffers = getattr(self, "buffers", {})
+        kept = self.buffers.setdefault((found.numel(), found.dtype), found.flatten())
+        return kept.copy_(found.flatten()).view(found.shape)
