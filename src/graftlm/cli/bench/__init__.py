@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import TYPE_CHECKING
+from argparse import RawDescriptionHelpFormatter
+from typing import TYPE_CHECKING, Any
 
 from graftlm.config.arguments import ArgumentParser, UsageError
 
@@ -25,29 +26,26 @@ SUBCOMMANDS = {
 
 
 def build_parser() -> ArgumentParser:
-    """Return a parser with the flags of all sub-commands, for what asks which there are."""
-    parser = ArgumentParser(
-        prog="graftlm bench", usage="graftlm bench SUBCOMMAND [OPTION …]", conflict_handler="resolve"
-    )
-    for name in SUBCOMMANDS:
-        module = importlib.import_module(f"{__name__}.{name}")
-        for action in module.build_parser()._actions:
-            if action.option_strings and not {"-h", "--help"} & set(action.option_strings):
-                parser._add_action(action)
-    return parser
-
-
-def help_text() -> str:
+    """Return the parser of the command itself, whose help names the sub-commands."""
     width = max(map(len, SUBCOMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, text in SUBCOMMANDS.items()]
-    usage = ["usage: graftlm bench SUBCOMMAND [OPTION …]", "", "sub-commands:", *lines, ""]
-    return "\n".join([*usage, "`graftlm bench SUBCOMMAND --help` explains its flags."])
+    return ArgumentParser(
+        prog="graftlm bench",
+        usage="graftlm bench SUBCOMMAND [OPTION …]",
+        description="\n".join(["Measure what users see, and what things cost.", "", "sub-commands:", *lines]),
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+
+
+def load_subcommand(name: str) -> Any:
+    """Import the module of a sub-command."""
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     match argv:
         case [] | ["-h" | "--help", *_]:
-            print(help_text())
+            print(build_parser().format_help())
             return 0
         case [name, *rest] if name in SUBCOMMANDS:
             pass
@@ -56,7 +54,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
             cure = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
             raise UsageError(f"unknown sub-command {word!r}; {cure}")
     try:
-        code: int = importlib.import_module(f"{__name__}.{name}").run(rest, shutdown=shutdown)
+        code: int = load_subcommand(name).run(rest, shutdown=shutdown)
     except UsageError as error:
         if "--help" in str(error):
             raise

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from graftlm.cli.bench import report
 from graftlm.cli.bench.launch import LaunchedServer
 from graftlm.cli.startup import make_parser, show_help_if_asked
-from graftlm.config.arguments import ArgumentParser, UsageError
+from graftlm.config.arguments import ArgumentParser, UsageError, read_selection
+from graftlm.config.options import engine_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 TITLES = {
     "interpreter_s": "python -c pass",
     "version_s": "graftlm --version",
-    "torch_s": "python -c 'import torch'",
+    "torch_s": "python -c 'import torch', one for each worker at once",
     "answered_s": "launch to the first answer of /health",
     "ready_s": "launch to ready",
     "first_token_s": "launch to the first token",
@@ -72,7 +73,7 @@ def one_round(arguments: Sequence[str]) -> dict[str, float]:
     """Measure everything once, the cheap things first, so that all see the same machine."""
     interpreter_s = seconds_of(["-c", "pass"])
     version_s = seconds_of(["-m", "graftlm", "--version"])
-    torch_s = seconds_of(["-c", "import torch"])
+    torch_s = seconds_of(["-c", "import torch"], at_once=num_workers(arguments))
     with LaunchedServer(arguments) as server:
         times = server.wait_for_first_token()
     return {
@@ -86,11 +87,20 @@ def one_round(arguments: Sequence[str]) -> dict[str, float]:
     }
 
 
-def seconds_of(words: Sequence[str]) -> float:
-    """Run this interpreter with `words` and return how long it took."""
+def seconds_of(words: Sequence[str], *, at_once: int = 1) -> float:
+    """Run this interpreter with `words`, in several processes if wished, and return how long all of them took."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, *words]
+    for process in [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(at_once)]:
+        if process.wait() != 0:
+            raise subprocess.CalledProcessError(process.returncode, command)
     return time.perf_counter() - start
+
+
+def num_workers(arguments: Sequence[str]) -> int:
+    """Read from the server's flags how many of its processes import torch."""
+    known = [option for option in engine_options() if option.path == "parallel.tensor_parallel_size"]
+    return int(read_selection(arguments, more=known).values.get(known[0].path, 1))
 
 
 def split_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
