@@ -27,15 +27,20 @@ SUBCOMMANDS = {
 
 
 def build_parser() -> ArgumentParser:
-    """Return the parser of the list, whose help names the sub-commands."""
+    """Return the parser of the list, which is what `graftlm plugins` without a sub-command takes."""
     from graftlm.cli.plugins.listing import build_parser as build_list_parser
 
     parser = build_list_parser()
-    width = max(map(len, SUBCOMMANDS))
     parser.usage = "graftlm plugins [SUBCOMMAND] [OPTION …]"
-    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in SUBCOMMANDS.items()]
-    parser.description = "\n".join([parser.description or "", "", "sub-commands:", *lines])
     return parser
+
+
+def help_text() -> str:
+    """Name the sub-commands, then the flags of the list."""
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in SUBCOMMANDS.items()]
+    usage, _, flags = build_parser().format_help().partition("\n\n")
+    return "\n".join([usage, "", "sub-commands:", *lines, "", flags])
 
 
 def load_subcommand(name: str) -> object:
@@ -46,7 +51,7 @@ def load_subcommand(name: str) -> object:
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     match argv:
         case ["-h" | "--help", *_]:
-            print(build_parser().format_help())
+            print(help_text())
             return 0
         case [name, *rest] if name in SUBCOMMANDS:
             pass

@@ -51,11 +51,16 @@ class Asked:
         config = self.arguments.engine_config()
         if self.has_model:
             return configure(config, self.host, progress=False)
-        call_hook("apply_config_platform_defaults", config)
+        choice = self.host.platform_choice
+        platform = f"platform {choice.name if choice is not None else 'unknown'}"
+        with config.stage(platform):
+            call_hook("apply_config_platform_defaults", config)
         if not {"all", "none"} & set(config.compilation.custom_ops):
             base = "none" if config.compilation.backend == "inductor" else "all"
-            config.compilation.custom_ops = [*config.compilation.custom_ops, base]
-        call_hook("check_and_update_config", config)
+            with config.stage("engine"):
+                config.compilation.custom_ops = [*config.compilation.custom_ops, base]
+        with config.stage(platform):
+            call_hook("check_and_update_config", config)
         return config
 
     def inspect(self, question: str, name: str = "") -> Inspection:

@@ -87,9 +87,7 @@ def bisect(suspects: Sequence[Plugin], works: Works) -> list[Plugin]:
     if works([]):
         raise NothingToFind("the command works with all plugins; there is nothing to find")
     if not works(suspects):
-        raise NothingToFind(
-            "the command fails without the plugins that may be disabled, too; those that it names itself were left on"
-        )
+        raise NothingToFind("the command fails without the plugins, too; those that it names itself were left on")
     culprits: list[Plugin] = []
     while not culprits or (len(culprits) < len(suspects) and not works(culprits)):
         rest = [plugin for plugin in suspects if plugin not in culprits]

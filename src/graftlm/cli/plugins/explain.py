@@ -21,7 +21,7 @@ from graftlm.cli.startup import (
     show_help_if_asked,
     start_logging,
 )
-from graftlm.config.arguments import ArgumentParser, UsageError, read_arguments, read_selection
+from graftlm.config.arguments import ArgumentParser, UsageError, join_switches, read_arguments, read_selection
 from graftlm.config.options import engine_options
 from graftlm.contracts.errors import GraftlmError
 from graftlm.plugins.errors import nearest
@@ -60,7 +60,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     parser = build_parser()
     if show_help_if_asked(parser, argv):
         return 0
-    words, _ = parser.parse_known_args(argv)
+    words, _ = parser.parse_known_args(join_switches(argv))
     kind, name = split_question(words.what)
     if words.url is not None:
         explanations = _ask_server(words, kind, name)
