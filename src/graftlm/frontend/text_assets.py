@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
     from graftlm.contracts.checkpoint import CheckpointFacts
 
+_ALWAYS_ENCODED_CHARS = 2**20
+#: A normalizer may make a text shorter before it is cut into tokens.
+_MARGIN = 4
+
 
 class NoTokenizer(RequestError):
     code = "no_tokenizer"
@@ -29,6 +33,17 @@ class NoTokenizer(RequestError):
         )
 
 
+class TextTooLong(RequestError):
+    code = "context_length_exceeded"
+
+    def __init__(self, param: str, *, num_chars: int, limit: int) -> None:
+        super().__init__(
+            f"{param} has {num_chars} characters, far more than the model's context of {limit} tokens can hold; "
+            "shorten it, or start the server with a larger --max-model-len",
+            param=param,
+        )
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextAssets:
     """The text side of one model; any part may be missing, and asking for it then is a RequestError."""
@@ -36,10 +51,12 @@ class TextAssets:
     tokenizer: Tokenizer | None = None
     chat_template: ChatTemplate | None = None
     eos_token_ids: Sequence[int] = ()
+    max_model_len: int | None = None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if self.tokenizer is None:
             raise NoTokenizer
+        self._check_length(text, "prompt")
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def render_chat(
@@ -57,7 +74,15 @@ class TextAssets:
         prompt = self.render_chat(messages, add_generation_prompt=add_generation_prompt, **variables)
         if self.tokenizer is None:
             raise NoTokenizer("messages")
+        self._check_length(prompt, "messages")
         return self.tokenizer.encode(prompt, add_special_tokens=False)
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Refuse what no context could hold before it is encoded, which takes a hundred bytes of memory a token."""
+        if self.tokenizer is None or self.max_model_len is None or len(text) <= _ALWAYS_ENCODED_CHARS:
+            return
+        if len(text) > _MARGIN * self.max_model_len * self.tokenizer.longest_token:
+            raise TextTooLong(param, num_chars=len(text), limit=self.max_model_len)
 
 
 def load_text_assets(config: EngineConfig) -> TextAssets:
@@ -69,6 +94,7 @@ def load_text_assets(config: EngineConfig) -> TextAssets:
         tokenizer=tokenizer,
         chat_template=load_chat_template(config, facts, special_tokens),
         eos_token_ids=_eos_token_ids(facts, config.model.hf_config, tokenizer),
+        max_model_len=config.model.max_model_len,
     )
 
 
