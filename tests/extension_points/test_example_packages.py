@@ -74,7 +74,7 @@ def server(installed: Site, models: Path, tmp_path_factory: pytest.TempPathFacto
         "--plugin-config", "graftlm-echo-endpoint.greeting=hello",
         "--enable-plugin", "echo,rogue",
         "--attention-backend", "GATHER",
-        "--op-providers", "handmade",
+        "--op-providers", "handmade", "--verify-ops",
         "--custom-ops", "none,+rotary_embedding,+silu_and_mul,+rms_norm",
         "--api-key", KEY,
         key=KEY,

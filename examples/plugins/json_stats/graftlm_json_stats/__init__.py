@@ -1,4 +1,4 @@
-"""A stat logger that appends one JSON line for each finished request, and on wish one for each step."""
+"""A stat logger that writes one JSON line for each finished request, and on wish one for each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graftlm.contracts.stats import RequestStats, StatLogger, StepStats
-from graftlm.plugins import settings
+from graftlm.plugins import plugin_logger, settings
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -24,8 +24,8 @@ class JsonLines(StatLogger):
         super().__init__(config)
         chosen = settings() if path is None or steps is None else {}
         self.steps = chosen["steps"] if steps is None else steps
-        place = Path(chosen["path"] if path is None else path)
-        self._file = place.open("a", encoding="utf-8", buffering=1)
+        place = chosen["path"] if path is None else path
+        self._file = Path(place).open("a", encoding="utf-8", buffering=1) if place else None  # noqa: SIM115
 
     def record(self, step: StepStats | None, finished: list[RequestStats]) -> None:
         if step is not None and self.steps:
@@ -34,8 +34,12 @@ class JsonLines(StatLogger):
             self._write("request", msgspec.to_builtins(request))
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def _write(self, kind: str, facts: dict[str, Any]) -> None:
-        line = {"time": round(time.time(), 3), "kind": kind, "model": self.config.model.model, **facts}
-        self._file.write(json.dumps(line) + "\n")
+        line = json.dumps({"time": round(time.time(), 3), "kind": kind, "model": self.config.model.model, **facts})
+        if self._file is None:
+            plugin_logger().info(line)
+        else:
+            self._file.write(line + "\n")
