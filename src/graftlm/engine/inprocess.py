@@ -45,6 +45,7 @@ class InProcessEngineClient:
             num_blocks=core.num_blocks,
             block_size=core.reports[0].block_size,
             max_model_len=self.config.model.max_model_len or 0,
+            vocab_size=int(self.config.model.hf_config.get("vocab_size") or 0),
             pids={f"worker {report.rank}": report.pid for report in core.reports if report.pid != os.getpid()},
             ledgers=ledgers,
         )
