@@ -35,6 +35,14 @@ class Sound(Platform):
         return 1 << 29
 
 
+class WithProviders(Sound):
+    op_providers = ("acme",)
+
+
+def with_providers() -> str:
+    return "wrong_platforms:WithProviders"
+
+
 class NoWorker(Sound):
     @classmethod
     def check_and_update_config(cls, config: Any) -> None:
