@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import array
+import contextlib
 import gc
 import importlib
 import os
@@ -18,11 +19,12 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from graftlm.processes.channel import Channel
-from graftlm.processes.child import run_child
+from graftlm.processes.child import EXIT_ORPHANED, run_child
 from graftlm.processes.shutdown import leave_signals_to_parent
 
 PID = struct.Struct("!q")
@@ -31,6 +33,7 @@ CODE = struct.Struct("!q")
 PRELOAD = ("msgspec", "numpy", "torch")
 
 _NUM_DESCRIPTORS = 6
+_LOOK_S = 0.1
 
 
 class ForkServer:
@@ -111,6 +114,26 @@ def _send(report: socket.socket, data: bytes) -> None:
         report.close()
 
 
+@contextlib.contextmanager
+def _ending_when_unwanted(requests: socket.socket) -> Iterator[None]:
+    """Look, while the block takes its seconds, whether anybody is left to ask: by a timer, since no thread may be."""
+
+    def look(number: int, frame: FrameType | None) -> None:
+        try:
+            if not requests.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                os._exit(EXIT_ORPHANED)
+        except BlockingIOError:
+            return
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
 def _become_child(descriptors: list[int]) -> int:
     from graftlm.processes.forking import adopt_server
 
@@ -129,13 +152,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     leave_signals_to_parent()
     os.set_inheritable(options.requests, False)
-    for name in PRELOAD:
-        importlib.import_module(name)
+    requests = socket.socket(fileno=options.requests)
+    with _ending_when_unwanted(requests):
+        for name in PRELOAD:
+            importlib.import_module(name)
     if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
         raise RuntimeError(f"importing {', '.join(PRELOAD)} left {threads} threads, which no fork survives")
     gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, every shared page
-    descriptors = ForkServer(socket.socket(fileno=options.requests)).serve()
+    descriptors = ForkServer(requests).serve()
     return 0 if descriptors is None else _become_child(descriptors)
 
 
