@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import time
@@ -37,12 +38,13 @@ def start(long_llama: Path) -> Iterator[Callable[..., LiveServer]]:
 
 
 def test_death_while_the_server_starts(start: Callable[..., LiveServer], victim: str) -> None:
-    """As soon as the last process is there, and before READY."""
+    """At another moment in each run, from when all processes are there until shortly before READY."""
     server = start("-tp", "2")
-    processes = wait_for_processes(server)
+    wait_until(lambda: server.processes().keys() >= set(VICTIMS), limit_s=30, what="all processes")
+    time.sleep(random.uniform(0, 0.8))
 
     assert not server.healthy()
-    kill_and_check(server, victim, processes, [])
+    kill_and_check(server, victim, server.processes(), [])
 
 
 def test_death_while_nothing_runs(start: Callable[..., LiveServer], victim: str) -> None:
@@ -98,6 +100,15 @@ def test_death_of_the_core_that_has_the_worker_in_it(start: Callable[..., LiveSe
     kill_and_check(server, "engine core", processes, streaming_calls(server))
 
 
+def test_death_of_the_front_end_while_the_fork_server_imports(start: Callable[..., LiveServer]) -> None:
+    """The fork server has no thread that could watch, and notices all the same."""
+    server = start("-tp", "2", "--start-method", "forkserver")
+    wait_until(lambda: len(server.processes()) == 2, what="the fork server")
+    time.sleep(random.uniform(0, 0.5))
+
+    kill_and_check(server, FRONT_END, server.processes(), [])
+
+
 @pytest.mark.parametrize("victim", ["worker 1", "fork server"])
 def test_death_among_forked_processes(start: Callable[..., LiveServer], victim: str) -> None:
     """Children of a fork server are watched as closely; without it nobody can watch them, so they end."""
@@ -113,14 +124,8 @@ def test_death_among_forked_processes(start: Callable[..., LiveServer], victim: 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "victim" in metafunc.fixturenames and "forked" not in metafunc.definition.name:
+    if "victim" in metafunc.fixturenames and not list(metafunc.definition.iter_markers("parametrize")):
         metafunc.parametrize("victim", VICTIMS)
-
-
-def wait_for_processes(server: LiveServer) -> dict[str, int]:
-    """Return all processes of a server of two ranks, as soon as they are there."""
-    wait_until(lambda: server.processes().keys() >= set(VICTIMS), limit_s=30, what="all processes")
-    return server.processes()
 
 
 def streaming_calls(server: LiveServer) -> list[Call]:
