@@ -249,10 +249,11 @@ static void quantize_row(const QuantizeJob& job, int64_t row) {
   const int64_t blocks = job.columns / kBlock;
   for (int64_t b = 0; b < blocks; ++b) {
     V8 parts[4];
-    V8 largest = V8{};
+    V8 largest = V8{}, poison = V8{};
     for (int i = 0; i < 4; ++i) {
       parts[i] = load(x + b * kBlock + 8 * i);
       largest = max(largest, max(parts[i], -parts[i]));
+      poison += parts[i] * V8{};  // not a number where x is none or infinite, and so will be the results
     }
     const float most = max_of(largest);
     const V8 inverse = set1(most > 0 ? 127.0f / most : 0.0f);
@@ -271,7 +272,7 @@ static void quantize_row(const QuantizeJob& job, int64_t row) {
         std::memcpy(job.q16 + place + 8 * i, &shorts, 16);
       }
     }
-    const float scale = most / 127.0f;
+    const float scale = most / 127.0f + sum_of(poison);
     const int total = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
     job.scales[row * blocks + b] = scale;
     job.sums[row * blocks + b] = scale * static_cast<float>(total) * job.sum_factor;

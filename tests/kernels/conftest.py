@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-
-# The cases of paged attention are those of the plain-torch reference.
-sys.path.append(str(Path(__file__).parents[1] / "ops"))
 
 if find_spec("graftlm_kernels") is None:
     collect_ignore_glob = ["test_*.py"]

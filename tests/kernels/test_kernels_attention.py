@@ -10,10 +10,10 @@ import torch
 from graftlm_kernels import _native, ops
 from graftlm_kernels.attention import NativeCpuAttention
 from packed_cases import FLOATS, assert_close
-from paged_cases import Case
 
 from graftlm.contracts.platform import AttentionQuestion
 from graftlm.layers.rotary import RotaryEmbedding
+from graftlm.testing.attention_cases import AttentionCase as Case
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 2**-6, torch.float16: 2**-9}
 

@@ -120,6 +120,18 @@ def test_extreme_activations_do_not_overflow(path, format):
 
 
 @pytest.mark.parametrize("format", FORMATS)
+def test_what_is_not_a_number_stays_so(path, format):
+    """A request whose numbers left the range ends with an error: whole numbers must not hide it."""
+    matrix = make_matrix(format, 16, 64)
+    x = torch.randn(4, 64)
+    x[1, 40], x[2, 3] = float("nan"), float("inf")
+
+    found = matrix.packed.multiply(x)
+    assert found[[0, 3]].isfinite().all()
+    assert not found[[1, 2]].isfinite().any()
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_the_number_of_threads_changes_no_result(format):
     """Each output is computed by one thread, in one order."""
     from graftlm_kernels import _native

@@ -55,7 +55,7 @@ def engine(site):
     add_platform(site, "graftlm", {"cpu": "graftlm.platforms.detectors:cpu"}, package="engine_itself")
 
     def add(distribution: str, detectors: dict[str, str], **facts) -> None:
-        package = distribution.replace("-", "_")
+        package = facts.pop("package", distribution.replace("-", "_"))
         add_platform(
             site, distribution, {n: f"{package}:{f}" for n, f in detectors.items()}, package=package, **facts
         )
@@ -70,7 +70,8 @@ def add_platform(site, distribution: str, detectors: dict[str, str], *, package:
 
 def built_in(site_add, detector: str) -> None:
     """Give the engine's sibling distribution a detector of its own."""
-    site_add("graftlm-kernels", {"gpu": detector})
+    # Not as graftlm_kernels: the real one may be imported in this process.
+    site_add("graftlm-kernels", {"gpu": detector}, package="engine_sibling")
 
 
 def test_without_plugins_the_cpu_serves(engine, caplog) -> None:
