@@ -8,6 +8,7 @@ GraftlmError (contracts)
 └── RequestError (contracts)
     ├── InvalidApiKey
     ├── UnknownRoute, WrongMethod, WrongContentType, RequestTooLarge
+    ├── NoHTTP, HeadTooLarge   before there is a request at all
     ├── MalformedBody, InvalidField, UnknownField
     └── OtherStatus     what a plugin's HTTPException says
 ClientGone              nobody is left to answer
@@ -98,6 +99,21 @@ class RequestTooLarge(RequestError):
             f"the request body is larger than {limit} bytes; send less in one call, "
             "or start the server with a larger --max-request-bytes"
         )
+
+
+class NoHTTP(RequestError):
+    code = "malformed_request"
+
+    def __init__(self) -> None:
+        super().__init__("what came is no HTTP/1.1 request; this server speaks plain HTTP, without TLS")
+
+
+class HeadTooLarge(RequestError):
+    status = 431
+    code = "headers_too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the request's path and headers are larger than {limit} bytes; send less of them")
 
 
 class InvalidApiKey(RequestError):

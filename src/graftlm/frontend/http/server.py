@@ -22,6 +22,7 @@ from graftlm.contracts.errors import EngineClosing, EngineDead
 from graftlm.frontend.http.app import build_app
 from graftlm.frontend.http.endpoint_plugins import attach_endpoint_plugins
 from graftlm.frontend.http.listener import BACKLOG, bind, url_of
+from graftlm.frontend.http.protocol import Protocol
 from graftlm.frontend.http.state import ServerState
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
         lifecycle.setLevel(logging.WARNING)  # its start and end are told here
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=Protocol,
         ws="auto",
         lifespan="off",
         log_config=None,
