@@ -150,7 +150,8 @@ void PackedMatrix::multiply(
   const int64_t panel_work = std::max<int64_t>(row_step * columns_ * panel_outputs(format_), 1);
   const int64_t even = panels_ * panel_work / (8 * num_threads());
   const int64_t work = std::clamp(even, kLeastWork, kMostWork);
-  const int64_t panel_step = std::clamp<int64_t>(work / panel_work, 1, panels_);
+  // An even number: integer kernels take panels in pairs.
+  const int64_t panel_step = std::clamp<int64_t>((work / panel_work + 1) / 2 * 2, 2, panels_ + panels_ % 2);
   const int64_t panel_chunks = (panels_ + panel_step - 1) / panel_step;
   for_chunks(panel_chunks * row_chunks, [&](int64_t chunk, int) {
     const int64_t row = chunk / panel_chunks * row_step, panel = chunk % panel_chunks * panel_step;

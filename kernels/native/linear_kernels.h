@@ -122,115 +122,148 @@ GRAFTLM_INLINE __m256i broadcast4(const void* from) {
 // than there are.
 GRAFTLM_INLINE void in_order(__m256i& value) { asm("" : "+x"(value)); }
 
-// The sums of one block for each row: eight outputs in eight lanes.
-template <Format kFormat, int kRows>
-GRAFTLM_INLINE void block_sums(const LinearJob& job, Block<kFormat> block, int64_t row, int64_t column, V8* found) {
-  const __m256i zero = _mm256_setzero_si256();
-  __m256i sums[kRows];
-  for (int r = 0; r < kRows; ++r) sums[r] = zero;
-  const uint8_t* weights = block.weights();
+// The sums of one block of each panel for each row: eight outputs in eight lanes.
+template <Format kFormat, int kRows, int kPanels>
+GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* blocks, int64_t row, int64_t column,
+    V8 (*found)[kRows]) {
+  __m256i sums[kPanels][kRows];
+  for (int p = 0; p < kPanels; ++p)
+    for (int r = 0; r < kRows; ++r) sums[p][r] = _mm256_setzero_si256();
   if constexpr (kFormat == Format::q8_0) {
     const int16_t* x = job.q16 + row * job.columns + column;
-    for (int p = 0; p < 16; ++p) {
-      const __m256i w =
-          _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weights + 16 * p)));
+    for (int k = 0; k < 16; ++k) {
+      __m256i weights[kPanels];
+      for (int p = 0; p < kPanels; ++p)
+        weights[p] = _mm256_cvtepi8_epi16(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks[p].weights() + 16 * k)));
       for (int r = 0; r < kRows; ++r) {
-        const __m256i a = broadcast4(x + r * job.columns + 2 * p);
-        sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(w, a));
-        in_order(sums[r]);
+        const __m256i a = broadcast4(x + r * job.columns + 2 * k);
+        for (int p = 0; p < kPanels; ++p) {
+          sums[p][r] = _mm256_add_epi32(sums[p][r], _mm256_madd_epi16(weights[p], a));
+          in_order(sums[p][r]);
+        }
       }
     }
-    for (int r = 0; r < kRows; ++r) found[r] = _mm256_cvtepi32_ps(sums[r]);
+    for (int p = 0; p < kPanels; ++p)
+      for (int r = 0; r < kRows; ++r) found[p][r] = _mm256_cvtepi32_ps(sums[p][r]);
   } else {
     const __m256i low = _mm256_set1_epi8(15);
     const int8_t* x = job.q8 + row * job.columns + column;
     for (int j = 0; j < 4; ++j) {
-      const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + 32 * j));
-      const __m256i first = _mm256_and_si256(both, low);
-      const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+      __m256i first[kPanels], second[kPanels];
+      for (int p = 0; p < kPanels; ++p) {
+        const __m256i both =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(blocks[p].weights() + 32 * j));
+        first[p] = _mm256_and_si256(both, low);
+        second[p] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+      }
       // 16 bits hold 8 steps: 8 * 2 * 15 * 127 = 30,480.
       for (int r = 0; r < kRows; ++r) {
-        const int8_t* own = x + r * job.columns + 8 * j;
-        sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(first, broadcast4(own)));
-        in_order(sums[r]);
-        sums[r] = _mm256_add_epi16(sums[r], _mm256_maddubs_epi16(second, broadcast4(own + 4)));
-        in_order(sums[r]);
+        const __m256i a = broadcast4(x + r * job.columns + 8 * j);
+        for (int p = 0; p < kPanels; ++p) {
+          sums[p][r] = _mm256_add_epi16(sums[p][r], _mm256_maddubs_epi16(first[p], a));
+          in_order(sums[p][r]);
+        }
+        const __m256i b = broadcast4(x + r * job.columns + 8 * j + 4);
+        for (int p = 0; p < kPanels; ++p) {
+          sums[p][r] = _mm256_add_epi16(sums[p][r], _mm256_maddubs_epi16(second[p], b));
+          in_order(sums[p][r]);
+        }
       }
     }
     const __m256i ones = _mm256_set1_epi16(1);
-    for (int r = 0; r < kRows; ++r) found[r] = _mm256_cvtepi32_ps(_mm256_madd_epi16(sums[r], ones));
+    for (int p = 0; p < kPanels; ++p)
+      for (int r = 0; r < kRows; ++r) found[p][r] = _mm256_cvtepi32_ps(_mm256_madd_epi16(sums[p][r], ones));
   }
 }
 
 #else
 
-template <Format kFormat, int kRows>
-GRAFTLM_INLINE void block_sums(const LinearJob& job, Block<kFormat> block, int64_t row, int64_t column, V8* found) {
-  const uint8_t* weights = block.weights();
-  I8 sums[kRows] = {};
-  for (int k = 0; k < kBlock; ++k) {
-    I8 w;
-    for (int o = 0; o < 8; ++o) {
-      if constexpr (kFormat == Format::q8_0) {
-        w[o] = static_cast<int8_t>(weights[16 * (k / 2) + 2 * o + k % 2]);
-      } else {
-        const uint8_t both = weights[32 * (k / 8) + 4 * o + k % 4];
-        w[o] = k % 8 < 4 ? both & 15 : both >> 4;
+template <Format kFormat, int kRows, int kPanels>
+GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* blocks, int64_t row, int64_t column,
+    V8 (*found)[kRows]) {
+  for (int p = 0; p < kPanels; ++p) {
+    const uint8_t* weights = blocks[p].weights();
+    I8 sums[kRows] = {};
+    for (int k = 0; k < kBlock; ++k) {
+      I8 w;
+      for (int o = 0; o < 8; ++o) {
+        if constexpr (kFormat == Format::q8_0) {
+          w[o] = static_cast<int8_t>(weights[16 * (k / 2) + 2 * o + k % 2]);
+        } else {
+          const uint8_t both = weights[32 * (k / 8) + 4 * o + k % 4];
+          w[o] = k % 8 < 4 ? both & 15 : both >> 4;
+        }
+      }
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t place = (row + r) * job.columns + column + k;
+        sums[r] += w * static_cast<int32_t>(kFormat == Format::q8_0 ? job.q16[place] : job.q8[place]);
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t place = (row + r) * job.columns + column + k;
-      sums[r] += w * static_cast<int32_t>(kFormat == Format::q8_0 ? job.q16[place] : job.q8[place]);
-    }
+    for (int r = 0; r < kRows; ++r) found[p][r] = __builtin_convertvector(sums[r], V8);
   }
-  for (int r = 0; r < kRows; ++r) found[r] = __builtin_convertvector(sums[r], V8);
 }
 
 #endif
 
-template <Format kFormat, int kRows>
-static void integer_tile(const LinearJob& job, const uint8_t* panel, int64_t row, int64_t output) {
-  const int64_t blocks = job.columns / kBlock;
-  const float* scales = job.scales + row * blocks;
-  const float* sums = job.sums + row * blocks;
-  V8 totals[kRows] = {};
-  for (int64_t b = 0; b < blocks; ++b) {
-    const Block<kFormat> block{panel + b * Block<kFormat>::kBytes};
-    V8 found[kRows];
-    block_sums<kFormat, kRows>(job, block, row, b * kBlock, found);
-    const V8 scale = block.scales();
-    for (int r = 0; r < kRows; ++r) totals[r] = fma(found[r], scale * set1(scales[r * blocks + b]), totals[r]);
-    if constexpr (kFormat != Format::q8_0) {
-      const V8 minimum = block.minima(scale);
-      for (int r = 0; r < kRows; ++r) totals[r] = fma(minimum, set1(sums[r * blocks + b]), totals[r]);
+template <Format kFormat, int kRows, int kPanels>
+static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
+  const int64_t num_blocks = job.columns / kBlock;
+  const float* scales = job.scales + row * num_blocks;
+  const float* sums = job.sums + row * num_blocks;
+  Block<kFormat> blocks[kPanels];
+  for (int p = 0; p < kPanels; ++p) blocks[p].from = job.weights + (panel + p) * num_blocks * Block<kFormat>::kBytes;
+  V8 totals[kPanels][kRows] = {};
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    V8 found[kPanels][kRows];
+    block_sums<kFormat, kRows, kPanels>(job, blocks, row, b * kBlock, found);
+    for (int p = 0; p < kPanels; ++p) {
+      const V8 scale = blocks[p].scales();
+      for (int r = 0; r < kRows; ++r)
+        totals[p][r] = fma(found[p][r], scale * set1(scales[r * num_blocks + b]), totals[p][r]);
+      if constexpr (kFormat != Format::q8_0) {
+        const V8 minimum = blocks[p].minima(scale);
+        for (int r = 0; r < kRows; ++r)
+          totals[p][r] = fma(minimum, set1(sums[r * num_blocks + b]), totals[p][r]);
+      }
+      blocks[p].from += Block<kFormat>::kBytes;
     }
   }
-  for (int r = 0; r < kRows; ++r) put(job, row + r, output, totals[r], job.outputs - output);
+  for (int p = 0; p < kPanels; ++p)
+    for (int r = 0; r < kRows; ++r) put(job, row + r, (panel + p) * 8, totals[p][r], job.outputs - (panel + p) * 8);
 }
 
-template <Format kFormat>
-static void integer_panel(const LinearJob& job, int64_t panel, int64_t row, int64_t end) {
-  const uint8_t* weights = job.weights + panel * (job.columns / kBlock) * Block<kFormat>::kBytes;
-  const int64_t output = panel * 8;
-  for (; row + 4 <= end; row += 4) integer_tile<kFormat, 4>(job, weights, row, output);
+template <Format kFormat, int kPanels>
+static void integer_panels(const LinearJob& job, int64_t panel, int64_t row, int64_t end) {
+  for (; row + 4 <= end; row += 4) integer_tile<kFormat, 4, kPanels>(job, panel, row);
   switch (end - row) {
-    case 3: integer_tile<kFormat, 3>(job, weights, row, output); break;
-    case 2: integer_tile<kFormat, 2>(job, weights, row, output); break;
-    case 1: integer_tile<kFormat, 1>(job, weights, row, output); break;
+    case 3: integer_tile<kFormat, 3, kPanels>(job, panel, row); break;
+    case 2: integer_tile<kFormat, 2, kPanels>(job, panel, row); break;
+    case 1: integer_tile<kFormat, 1, kPanels>(job, panel, row); break;
     default: break;
   }
 }
 
+// Two panels share what is read of the activations.
+template <Format kFormat>
+static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
+  for (; panel + 2 <= panel_end; panel += 2) integer_panels<kFormat, 2>(job, panel, row, row_end);
+  if (panel < panel_end) integer_panels<kFormat, 1>(job, panel, row, row_end);
+}
+
+template <class W>
+static void float_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
+  for (; panel < panel_end; ++panel) float_panel<W>(job, panel, row, row_end);
+}
+
 static void linear(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
-  for (; panel < panel_end; ++panel) {
-    switch (job.format) {
-      case Format::f32: float_panel<float>(job, panel, row, row_end); break;
-      case Format::bf16: float_panel<Bf16>(job, panel, row, row_end); break;
-      case Format::f16: float_panel<F16>(job, panel, row, row_end); break;
-      case Format::q4_0: integer_panel<Format::q4_0>(job, panel, row, row_end); break;
-      case Format::q4_1: integer_panel<Format::q4_1>(job, panel, row, row_end); break;
-      case Format::q8_0: integer_panel<Format::q8_0>(job, panel, row, row_end); break;
-    }
+  switch (job.format) {
+    case Format::f32: float_range<float>(job, panel, panel_end, row, row_end); break;
+    case Format::bf16: float_range<Bf16>(job, panel, panel_end, row, row_end); break;
+    case Format::f16: float_range<F16>(job, panel, panel_end, row, row_end); break;
+    case Format::q4_0: integer_range<Format::q4_0>(job, panel, panel_end, row, row_end); break;
+    case Format::q4_1: integer_range<Format::q4_1>(job, panel, panel_end, row, row_end); break;
+    case Format::q8_0: integer_range<Format::q8_0>(job, panel, panel_end, row, row_end); break;
   }
 }
 
