@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -39,6 +41,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             self.stop = [self.stop]
+        self._check_types()
         _check(1 <= self.n <= 128, "n", self.n, "use 1 to 128")
         _check(
             _finite(self.temperature) and 0 <= self.temperature <= 100,
@@ -69,6 +72,54 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_un
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             _check(value is None or 0 <= value <= 20, name, value, "use 0 to 20")
+
+    def _check_types(self) -> None:
+        """Name the field: from Python, anything may come."""
+        for names, holds, cure in _TYPES:
+            for name in names:
+                value = getattr(self, name)
+                _check(holds(value), name, value, cure)
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+_TYPES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("n", "top_k", "min_tokens"), _is_whole, "use a whole number"),
+    (
+        ("seed", "max_tokens", "logprobs", "prompt_logprobs"),
+        lambda value: value is None or _is_whole(value),
+        "use a whole number or None",
+    ),
+    (
+        ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        _is_number,
+        "use a number",
+    ),
+    (("ignore_eos", "include_stop_str_in_output"), lambda value: type(value) is bool, "use True or False"),
+    (
+        ("stop",),
+        lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value),
+        "use a list of texts",
+    ),
+    (
+        ("stop_token_ids",),
+        lambda value: isinstance(value, list) and all(map(_is_whole, value)),
+        "use a list of token ids",
+    ),
+    (
+        ("logit_bias",),
+        lambda value: (
+            isinstance(value, dict) and all(map(_is_whole, value)) and all(map(_is_number, value.values()))
+        ),
+        "use a dictionary of token ids to numbers",
+    ),
+)
 
 
 def _finite(value: float) -> bool:

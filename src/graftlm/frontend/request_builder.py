@@ -72,6 +72,11 @@ class RequestBuilder:
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
             raise InvalidParameter("prompt", "", cure="give at least one token")
+        if set(map(type, token_ids)) != {int}:
+            wrong = next(i for i in token_ids if type(i) is not int)
+            raise InvalidParameter(
+                "prompt", wrong, cure="give a text or a list of token ids, which are whole numbers"
+            )
         if len(token_ids) >= self.max_model_len:
             raise RequestTooLong(prompt_tokens=len(token_ids), limit=self.max_model_len)
         if min(token_ids) < 0 or max(token_ids) >= self._vocab_size:
