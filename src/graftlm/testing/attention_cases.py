@@ -37,6 +37,7 @@ class AttentionCase:
     head_size: int
     block_size: int
     seed: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -90,10 +91,10 @@ class AttentionCase:
             num_tokens=start[-1],
             max_query_len=max(queries, default=0),
             max_seq_len=max(ends, default=0),
-            query_start=torch.tensor(start, dtype=torch.int32),
-            seq_lens=torch.tensor(ends, dtype=torch.int32),
-            block_table=torch.tensor(padded, dtype=torch.int32).reshape(len(queries), width),
-            slot_mapping=torch.tensor(slots, dtype=torch.int64),
+            query_start=torch.tensor(start, dtype=torch.int32, device=self.device),
+            seq_lens=torch.tensor(ends, dtype=torch.int32, device=self.device),
+            block_table=torch.tensor(padded, dtype=torch.int32, device=self.device).reshape(len(queries), width),
+            slot_mapping=torch.tensor(slots, dtype=torch.int64, device=self.device),
             query_lens_list=queries,
             seq_lens_list=ends,
         )
@@ -102,9 +103,9 @@ class AttentionCase:
         """Return what computes tokens `start:stop` of each request, all in one call."""
         slots = [slot for r, span in enumerate(spans) for slot in self.slots(r, *span)]
         metadata = self.metadata([b - a for a, b in spans], [b for _, b in spans], slots)
-        key = self._joined(self.keys, spans, self.num_kv_heads).to(dtype)
-        value = self._joined(self.values, spans, self.num_kv_heads).to(dtype)
-        query = torch.cat([*self.queries, torch.empty(0, self.num_heads, self.head_size)]).to(dtype)
+        key = self._joined(self.keys, spans, self.num_kv_heads).to(self.device, dtype)
+        value = self._joined(self.values, spans, self.num_kv_heads).to(self.device, dtype)
+        query = torch.cat([*self.queries, torch.empty(0, self.num_heads, self.head_size)]).to(self.device, dtype)
         return StepTensors(query, key, value, metadata)
 
     def past(self) -> list[tuple[int, int]]:
@@ -120,7 +121,7 @@ class AttentionCase:
 
     def cache(self, backend_cls: type[AttentionBackend], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         shape = backend_cls.kv_cache_shape(self.num_blocks, self.block_size, self.num_kv_heads, self.head_size)
-        return torch.zeros(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def fill(
         self, backend: AttentionBackend, kv_cache: torch.Tensor, dtype: torch.dtype = torch.float32
@@ -129,7 +130,7 @@ class AttentionCase:
         generator = torch.Generator().manual_seed(self.seed + 1)
         stale = [block * self.block_size + i for block in self.free_blocks for i in range(self.block_size)]
         shape = (len(stale), self.num_kv_heads, self.head_size)
-        noise = (torch.randn(shape, generator=generator) * 9).to(dtype)
+        noise = (torch.randn(shape, generator=generator) * 9).to(self.device, dtype)
         tables, self.tables = self.tables, [self.free_blocks]
         metadata = self.metadata([len(stale)], [len(stale)], stale)
         self.tables = tables
@@ -170,7 +171,7 @@ class AttentionCase:
         backend.write_cache(step.key, step.value, kv_cache, step.metadata)
 
 
-def generated_cases(*, block_sizes: tuple[int, ...]) -> list[AttentionCase]:
+def generated_cases(*, block_sizes: tuple[int, ...], device: str = "cpu") -> list[AttentionCase]:
     """Return batches of every kind: decode, prefill, chunks, mixes, grouped heads, odd sizes, none at all."""
     kinds: list[list[tuple[int, int]]] = [
         [(0, 1)],
@@ -187,5 +188,5 @@ def generated_cases(*, block_sizes: tuple[int, ...]) -> list[AttentionCase]:
     for i, block_size in enumerate(block_sizes):
         for j, requests in enumerate(kinds):
             heads, kv_heads, head_size = shapes[(i + j) % len(shapes)]
-            cases.append(AttentionCase(requests, heads, kv_heads, head_size, block_size, seed=10 * i + j))
+            cases.append(AttentionCase(requests, heads, kv_heads, head_size, block_size, 10 * i + j, device))
     return cases

@@ -46,14 +46,19 @@ def import_ops() -> None:
 
 
 def cases_of_op(
-    op_cls: type[CustomOp], *, dtype: torch.dtype, replaces: type[CustomOp] | None, methods: tuple[str, ...]
+    op_cls: type[CustomOp],
+    *,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    replaces: type[CustomOp] | None,
+    methods: tuple[str, ...],
 ) -> list[OpCase]:
     """Return every way that `op_cls` offers to compute its example ops, among `methods`."""
     own = [m for m in methods if m == "forward_native" or overrides(op_cls, m)]
     cases = []
-    with building_aside(EngineConfig(), dtype=dtype, device=torch.device("cpu")):
+    with building_aside(EngineConfig(), dtype=dtype, device=torch.device(device)):
         for reference, op in _pairs(op_cls, replaces, dtype):
-            examples = list(reference.example_inputs(_generator(), dtype))
+            examples = _examples(reference, dtype, device)
             tolerance = reference.tolerance(dtype)
             for method in own:
                 label = f"{method} of {type(op).__name__}({op.extra_repr()}) in {dtype}"
@@ -62,22 +67,29 @@ def cases_of_op(
 
 
 def cases_of_implementation(
-    implementation_cls: type[OpImplementation], *, op_cls: type[CustomOp], dtype: torch.dtype
+    implementation_cls: type[OpImplementation], *, op_cls: type[CustomOp], dtype: torch.dtype, device: str = "cpu"
 ) -> list[OpCase]:
     """Return `implementation_cls` on each example op whose fixed shape it supports."""
-    device = torch.device("cpu")
+    place = torch.device(device)
     cases = []
-    with building_aside(EngineConfig(), dtype=dtype, device=device):
+    with building_aside(EngineConfig(), dtype=dtype, device=place):
         for op in _example_ops(op_cls, op_cls):
-            if implementation_cls.supports(device=device, dtype=dtype, shape=op.fixed_shape) is not True:
+            if implementation_cls.supports(device=place, dtype=dtype, shape=op.fixed_shape) is not True:
                 continue
             implementation = implementation_cls(op)
             op.choice = OpChoice(f"{op.name}.{implementation_cls.__name__}", "under test", implementation)
             op.prepare_example(_generator(), dtype)
-            examples = list(op.example_inputs(_generator(), dtype))
+            examples = _examples(op, dtype, device)
             label = f"{type(op).__name__}({op.extra_repr()}) in {dtype}"
             cases.append(OpCase(label, implementation, op.forward_native, examples, op.tolerance(dtype)))
     return cases
+
+
+def _examples(op: CustomOp, dtype: torch.dtype, device: str) -> list[OpExample]:
+    """Generate on the CPU, so that every device gets the same numbers."""
+    examples = op.example_inputs(_generator(), dtype)
+    place = torch.device(device)
+    return [dataclasses.replace(example, args=fresh(example.args, place)) for example in examples]
 
 
 def plain_answers(cases: Iterable[OpCase]) -> dict[str, list[float]]:

@@ -27,6 +27,8 @@ class AttentionBackendConformance(Suite):
 
     contract = "graftlm.contracts.attention.AttentionBackend"
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float32, torch.bfloat16)
+    #: Where to compute, as torch names it.
+    device: ClassVar[str] = "cpu"
 
     def test_it_is_a_complete_backend_class(self) -> None:
         """A subclass of AttentionBackend with every abstract method, and a name of its own."""
@@ -81,7 +83,7 @@ class AttentionBackendConformance(Suite):
                 with torch.inference_mode():
                     found = case.run(self.load(), dtype)
                 self.require(isinstance(found, torch.Tensor), f"attend returns {type(found).__name__}")
-                outcome = compare(found, case.expected().to(dtype), _TOLERANCES[dtype])
+                outcome = compare(found.cpu(), case.expected().to(dtype), _TOLERANCES[dtype])
                 self.require(not outcome.problem, f"{dtype}, {case.label}: {outcome.problem}")
 
     def test_query_key_and_value_are_left_unchanged(self) -> None:
@@ -115,7 +117,13 @@ class AttentionBackendConformance(Suite):
             first = backend.attend(step.query, kv_cache, step.metadata)
             kept = first.clone()
             other = AttentionCase(
-                [(11, 4), (0, 3)], case.num_heads, case.num_kv_heads, case.head_size, case.block_size, seed=99
+                [(11, 4), (0, 3)],
+                case.num_heads,
+                case.num_kv_heads,
+                case.head_size,
+                case.block_size,
+                99,
+                self.device,
             )
             other_cache = other.cache(cls)
             between = other.fill(backend, other_cache)
@@ -150,7 +158,12 @@ class AttentionBackendConformance(Suite):
             step = case.fill(backend, kv_cache)
             before = backend.attend(step.query, kv_cache, step.metadata)
             intruder = AttentionCase(
-                [(0, 2 * case.block_size)], case.num_heads, case.num_kv_heads, case.head_size, case.block_size
+                [(0, 2 * case.block_size)],
+                case.num_heads,
+                case.num_kv_heads,
+                case.head_size,
+                case.block_size,
+                device=self.device,
             )
             intruder.tables = [case.free_blocks[:2]]
             tokens = intruder.step(intruder.now())
@@ -165,7 +178,7 @@ class AttentionBackendConformance(Suite):
 
         cls, declared = self.load(), False
         for case in self._cases(torch.float32):
-            rotary = RotaryEmbedding(case.head_size, max_position=400)
+            rotary = RotaryEmbedding(case.head_size, max_position=400).to(self.device)
             fused = case.build(cls)
             if not case.requests or not fused.fuse_rotation(rotary):
                 continue
@@ -176,7 +189,7 @@ class AttentionBackendConformance(Suite):
                 case.fill(backend, kv_cache)
                 step = case.step(case.now())
                 cls.build_metadata(step.metadata)
-                positions = torch.cat([torch.arange(*span) for span in case.now()])
+                positions = torch.cat([torch.arange(*span, device=self.device) for span in case.now()])
                 query, key, value = (t.flatten(1) for t in (step.query, step.key, step.value))
                 if backend is fused:
                     results.append(backend.rotate_and_attend(query, key, value, kv_cache, step.metadata, positions))
@@ -192,30 +205,32 @@ class AttentionBackendConformance(Suite):
     def test_every_process_answers_alike(self) -> None:
         """Ranks and restarts agree: nothing depends on the process, its id or its hash seed."""
         path = self.subject_path()
-        theirs = elsewhere().call("graftlm.testing.conformance.attention:answers", path)
+        theirs = elsewhere().call("graftlm.testing.conformance.attention:answers", path, self.device)
         for case, found in zip(self._cases(torch.float32), theirs, strict=True):
-            outcome = compare(torch.tensor(found), case.run(self.load()).flatten(), _TOLERANCES[torch.float32])
+            outcome = compare(
+                torch.tensor(found), case.run(self.load()).flatten().cpu(), _TOLERANCES[torch.float32]
+            )
             self.require(not outcome.problem, f"another process answers differently: {outcome.problem}")
 
     def _cases(self, dtype: torch.dtype) -> Iterator[AttentionCase]:
-        cases = supported_cases(self.load(), dtype)
+        cases = supported_cases(self.load(), dtype, self.device)
         if not cases:
             raise NotDeclared(f"its `supports` accepts no {dtype} geometry that this suite asks for")
         return iter(cases)
 
 
-def supported_cases(cls: type[AttentionBackend], dtype: torch.dtype) -> list[AttentionCase]:
+def supported_cases(cls: type[AttentionBackend], dtype: torch.dtype, device: str) -> list[AttentionCase]:
     """Return the generated cases that the backend says it can serve."""
-    cases = generated_cases(block_sizes=cls.supported_block_sizes()[:4])
+    cases = generated_cases(block_sizes=cls.supported_block_sizes()[:4], device=device)
     return [case for case in cases if cls.supports(case.question(dtype)) is None]
 
 
-def answers(path: str) -> list[list[float]]:
+def answers(path: str, device: str) -> list[list[float]]:
     """Return the answers of all supported float32 cases; called in another process."""
     from graftlm.plugins.resolve import resolve_class_path
 
     cls = resolve_class_path(path)
-    return [case.run(cls).flatten().tolist() for case in supported_cases(cls, torch.float32)]
+    return [case.run(cls).flatten().tolist() for case in supported_cases(cls, torch.float32, device)]
 
 
 def _odd_questions() -> list[AttentionQuestion]:

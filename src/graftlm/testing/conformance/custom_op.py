@@ -33,7 +33,9 @@ class CustomOpConformance(OpChecks):
         return found
 
     def cases(self, dtype: torch.dtype) -> list[OpCase]:
-        return cases_of_op(self.load(), dtype=dtype, replaces=self.replaced(), methods=self.methods)
+        return cases_of_op(
+            self.load(), dtype=dtype, device=self.device, replaces=self.replaced(), methods=self.methods
+        )
 
     def test_it_is_a_named_op_class(self) -> None:
         """A subclass of CustomOp with an op name; a replacement subclasses what it replaces and keeps its name."""
@@ -63,13 +65,20 @@ class CustomOpConformance(OpChecks):
         path = path_of(replaced) if replaced is not None else None
         if replaced is not None and path is None:
             raise NotDeclared("what it replaces cannot be imported by another process")
-        return "graftlm.testing.conformance.custom_op:answers", (self.subject_path(), path, self.methods)
+        return "graftlm.testing.conformance.custom_op:answers", (
+            self.subject_path(),
+            path,
+            self.methods,
+            self.device,
+        )
 
 
-def answers(path: str, replaces: str | None, methods: tuple[str, ...]) -> dict[str, list[float]]:
+def answers(path: str, replaces: str | None, methods: tuple[str, ...], device: str) -> dict[str, list[float]]:
     """Return what the op answers in float32; called in another process."""
     import_ops()
     replaced = resolve_class_path(replaces) if replaces else None
-    cases = cases_of_op(resolve_class_path(path), dtype=torch.float32, replaces=replaced, methods=methods)
+    cases = cases_of_op(
+        resolve_class_path(path), dtype=torch.float32, device=device, replaces=replaced, methods=methods
+    )
     with torch.inference_mode():
         return plain_answers(cases)

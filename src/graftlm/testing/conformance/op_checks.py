@@ -17,6 +17,8 @@ class OpChecks(Suite):
     """Not for authors: subclass CustomOpConformance or OpImplementationConformance."""
 
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float32, torch.bfloat16)
+    #: Where to compute, as torch names it.
+    device: ClassVar[str] = "cpu"
 
     def cases(self, dtype: torch.dtype) -> list[OpCase]:
         """Return what is to be compared."""

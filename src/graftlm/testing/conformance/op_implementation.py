@@ -26,7 +26,7 @@ class OpImplementationConformance(OpChecks):
         return find_op(cls.op)
 
     def cases(self, dtype: torch.dtype) -> list[OpCase]:
-        return cases_of_implementation(self.load(), op_cls=self.op_cls(), dtype=dtype)
+        return cases_of_implementation(self.load(), op_cls=self.op_cls(), dtype=dtype, device=self.device)
 
     def test_it_is_a_complete_implementation_class(self) -> None:
         """A subclass of OpImplementation that can be called."""
@@ -49,15 +49,15 @@ class OpImplementationConformance(OpChecks):
         """It is constructed before the op's own constructor has run: it keeps `op` and reads it when called."""
         op = object.__new__(self.op_cls())
         torch.nn.Module.__init__(op)
-        if self.load().supports(device=torch.device("cpu"), dtype=torch.float32, shape=()) is not True:
-            raise NotDeclared("it supports no op of unknown shape in float32 on the CPU")
+        if self.load().supports(device=torch.device(self.device), dtype=torch.float32, shape=()) is not True:
+            raise NotDeclared("it supports no op of unknown shape in float32")
         try:
             self.load()(op)
         except Exception as error:
             self.fail(f"its constructor raises {type(error).__name__}: {error}")
 
     def elsewhere_call(self) -> tuple[str, tuple[Any, ...]]:
-        return "graftlm.testing.conformance.op_implementation:answers", (self.subject_path(), self.op)
+        return "graftlm.testing.conformance.op_implementation:answers", (self.subject_path(), self.op, self.device)
 
 
 def find_op(op: str | type[CustomOp]) -> type[CustomOp]:
@@ -69,8 +69,10 @@ def find_op(op: str | type[CustomOp]) -> type[CustomOp]:
     return found
 
 
-def answers(path: str, op: str | type[CustomOp]) -> dict[str, list[float]]:
+def answers(path: str, op: str | type[CustomOp], device: str) -> dict[str, list[float]]:
     """Return what the implementation answers in float32; called in another process."""
-    cases = cases_of_implementation(resolve_class_path(path), op_cls=find_op(op), dtype=torch.float32)
+    cases = cases_of_implementation(
+        resolve_class_path(path), op_cls=find_op(op), dtype=torch.float32, device=device
+    )
     with torch.inference_mode():
         return plain_answers(cases)
