@@ -102,11 +102,13 @@ def test_two_hundred_requests_leave_nothing_behind(tiny_llama: Path) -> None:
         load.run(ALL - WARM)
         end = settled_memory(server)
         metrics = server.metrics()
+        maps = [Path(f"/proc/{pid}/maps").read_text() for pid in server.processes().values()]
         descriptors = {
             name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in server.processes().items()
         }
 
         assert server.healthy()
+    assert not any(" /dev/shm/" in text or " /SYSV" in text for text in maps)
     assert sum(load.ends.values()) == ALL
     assert load.ends.keys() <= {"whole", "streamed", "status 400", LEFT}, load.ends
     assert load.ends[LEFT] > 20
@@ -119,7 +121,6 @@ def test_two_hundred_requests_leave_nothing_behind(tiny_llama: Path) -> None:
         growth = end[name].own - before.own
         assert abs(growth) < 0.05 * before.whole, f"{name}: {before} → {end[name]}"
         assert descriptors[name] < 100
-    print(load.ends, metrics["num_preemptions_total"], warm, end)
 
 
 def settled_memory(server: LiveServer) -> dict[str, Memory]:

@@ -116,7 +116,7 @@ def _send(report: socket.socket, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _ending_when_unwanted(requests: socket.socket) -> Iterator[None]:
-    """Look, while the block takes its seconds, whether anybody is left to ask: by a timer, since no thread may be."""
+    """Look, while the block takes its seconds, whether anybody is left to ask; a timer, since no thread may be."""
 
     def look(number: int, frame: FrameType | None) -> None:
         try:
