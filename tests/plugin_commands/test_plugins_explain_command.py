@@ -70,7 +70,7 @@ def test_explain_op_goes_through_the_order_of_choice(installed, example_wheels, 
     """On the dummy platform: the replacement, its own method; switched off, the reference."""
     installed.install(*example_wheels)
     code, (on,), errors = ask("explain", "op", "RotaryEmbedding")
-    _, (off,), _ = ask("explain", "op", "rotary_embedding", "--custom-ops", "-rotary_embedding")
+    _, (off,), _ = ask("explain", "op", "rotary_embedding", "--custom-ops", "all,-rotary_embedding")
 
     assert code == 0, errors
     assert won(on) == ["graftlm_dummy_platform.rotary.DummyRotaryEmbedding", "forward_oot"]
