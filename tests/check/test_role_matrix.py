@@ -20,6 +20,7 @@ MATRIX = {
     "graftlm serve --help": ("from graftlm.cli.main import main; assert main(['serve', '--help']) == 0", ()),
     "graftlm run --help": ("from graftlm.cli.main import main; assert main(['run', '--help']) == 0", ()),
     "graftlm fetch --help": ("from graftlm.cli.main import main; assert main(['fetch', '--help']) == 0", ()),
+    "graftlm bench serve --help": ("from graftlm.cli.main import main; main(['bench', 'serve', '--help'])", ()),
     "graftlm doctor": ("from graftlm.cli.main import main; assert main(['doctor', '--json']) == 0", ()),
     "graftlm plugins": ("from graftlm.cli.main import main; assert main(['plugins', '--json']) == 0", ()),
     "configure": ("import graftlm.engine.configure", ("numpy", "safetensors")),
