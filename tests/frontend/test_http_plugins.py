@@ -110,6 +110,16 @@ def test_a_failing_endpoint_is_a_500_that_names_the_plugin() -> None:
         assert httpx.get(f"{server.url}/plugins/greeter/hello").status_code == 200
 
 
+def test_metrics_count_the_time_in_a_platforms_hooks() -> None:
+    """Seconds in hooks stand beside those of imports and calls, under the plugin's name."""
+    host = host_with(Greeter)
+    host.ledger.record("hook_called", plugin="acme:chip", hook="set_device", ms=1500.0)
+    with HttpServer(plugin_host=host) as server:
+        metrics = httpx.get(f"{server.url}/metrics").text
+
+    assert 'graftlm:plugin_call_seconds_total{plugin="acme:chip"} 1.5' in metrics
+
+
 def test_the_api_key_applies_and_core_routes_cannot_be_shadowed() -> None:
     """No key, no plugin; a route that climbs out of its prefix reaches nobody."""
     with HttpServer(plugin_host=host_with(Greeter), api_key=["k"]) as server:

@@ -162,6 +162,9 @@ class PrometheusMetrics(Collector):
             states.add_metric([row["name"], *(row[label] for label in labels[1:])], 1)
             label = f"{row['distribution']}:{row['name']}"
             seconds[label] = seconds.get(label, 0.0) + row["ms"] / 1000
+        for event in host.events() if host is not None else ():
+            if event["event"] == "hook_called":  # of the platform, in any process
+                seconds[event["plugin"]] = seconds.get(event["plugin"], 0.0) + event["facts"]["ms"] / 1000
         yield states
         errors = CounterMetricFamily(
             PREFIX + "plugin_errors", "Exceptions that a plugin's code let out while serving.", labels=["plugin"]
