@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from importlib import metadata
 
-from graftlm.contracts.points import ATTENTION_BACKENDS, OP_IMPLEMENTATIONS
 from graftlm.layers.rotary import LinearScalingRotaryEmbedding, Llama3RotaryEmbedding
 from graftlm.ops.custom_op import op_registry
 from graftlm.ops.names import BUILT_IN_OPS
@@ -14,9 +12,9 @@ from graftlm.testing.conformance import (
     CommunicatorConformance,
     CustomOpConformance,
     ModelConformance,
-    OpImplementationConformance,
     PlatformConformance,
     StatLoggerConformance,
+    suites_for,
 )
 from graftlm.testing.op_cases import import_ops
 
@@ -55,15 +53,7 @@ for _cls in (*map(op_registry.get, BUILT_IN_OPS), LinearScalingRotaryEmbedding, 
     globals()[f"Test{_cls.__name__}"] = _op_suite(_cls)
 
 if importlib.util.find_spec("graftlm_kernels") and importlib.util.find_spec("graftlm_kernels._native"):
-    for _point, _base in (
-        (OP_IMPLEMENTATIONS, OpImplementationConformance),
-        (ATTENTION_BACKENDS, AttentionBackendConformance),
-    ):
-        for _entry in metadata.entry_points(group=_point.group):
-            if _entry.value.startswith("graftlm_kernels"):
-                _name = f"Test{_entry.name.title().replace('.', '').replace('_', '')}"
-                _facts = {"subject": _entry.value, "op": _entry.name.partition(".")[0], "__module__": __name__}
-                globals()[_name] = type(_name, (_base,), _facts)
+    globals().update(suites_for("graftlm-kernels"))
 
 
 def test_every_built_in_op_can_be_verified() -> None:

@@ -97,6 +97,7 @@ def test_a_wrong_implementation_is_caught(name: str, check: str, words: str) -> 
         ("RemembersTheLastStep", "test_no_state_from_step_to_step", "another answer after another step"),
         ("WritesOneSlotTooFar", "test_writing_touches_only_its_slots", "a write into a free block"),
         ("DiffersBetweenProcesses", PROCESS, "another process answers differently"),
+        ("FusesWithoutRotating", "test_fused_rotation_equals_rotating_first", "largest error"),
         ("NamesNoReason", "test_what_it_supports_is_said_plainly", "returns True"),
     ],
 )

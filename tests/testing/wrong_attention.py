@@ -119,3 +119,19 @@ class NamesNoReason(TorchPagedAttention):
     @classmethod
     def supports(cls, question: Any) -> Any:
         return question.sliding_window is None
+
+
+class FusesWithoutRotating(TorchPagedAttention):
+    """Takes the rotation over and forgets it."""
+
+    name = "FORGETFUL"
+
+    def fuse_rotation(self, rotary_emb: Any) -> bool:
+        return True
+
+    def rotate_and_attend(
+        self, query: Any, key: Any, value: Any, kv_cache: Any, metadata: Any, positions: Any
+    ) -> Any:
+        heads = [x.view(len(x), -1, self.head_size) for x in (query, key, value)]
+        self.write_cache(heads[1], heads[2], kv_cache, metadata)
+        return self.attend(heads[0], kv_cache, metadata).flatten(1)

@@ -10,7 +10,11 @@ import torch
 
 from graftlm.contracts.attention import AttentionBackend
 from graftlm.contracts.platform import AttentionQuestion
+from graftlm.layers.rotary import RotaryEmbedding
+from graftlm.ops.dispatch import OpChoice
 from graftlm.ops.examples import Tolerance, compare
+from graftlm.ops.implementation import OpImplementation
+from graftlm.plugins.resolve import resolve_class_path
 from graftlm.testing.attention_cases import AttentionCase, generated_cases
 from graftlm.testing.elsewhere import elsewhere
 from graftlm.testing.suite import NotDeclared, Suite
@@ -29,6 +33,8 @@ class AttentionBackendConformance(Suite):
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float32, torch.bfloat16)
     #: Where to compute, as torch names it.
     device: ClassVar[str] = "cpu"
+    #: The OpImplementation of `rotary_embedding` whose rotation the backend takes over, if it takes no other.
+    rotary_implementation: ClassVar[type[OpImplementation] | str | None] = None
 
     def test_it_is_a_complete_backend_class(self) -> None:
         """A subclass of AttentionBackend with every abstract method, and a name of its own."""
@@ -174,11 +180,9 @@ class AttentionBackendConformance(Suite):
 
     def test_fused_rotation_equals_rotating_first(self) -> None:
         """A backend that takes the rotation over answers as the rotary embedding and `attend` do one by one."""
-        from graftlm.layers.rotary import RotaryEmbedding
-
         cls, declared = self.load(), False
         for case in self._cases(torch.float32):
-            rotary = RotaryEmbedding(case.head_size, max_position=400).to(self.device)
+            rotary = self._rotary(case.head_size)
             fused = case.build(cls)
             if not case.requests or not fused.fuse_rotation(rotary):
                 continue
@@ -194,7 +198,7 @@ class AttentionBackendConformance(Suite):
                 if backend is fused:
                     results.append(backend.rotate_and_attend(query, key, value, kv_cache, step.metadata, positions))
                     continue
-                query, key = rotary(positions, query, key)
+                query, key = rotary.forward_native(positions, query, key)
                 backend.write_cache(key.view_as(step.key), step.value, kv_cache, step.metadata)
                 results.append(backend.attend(query.view_as(step.query), kv_cache, step.metadata).flatten(1))
             outcome = compare(results[0], results[1], _TOLERANCES[torch.float32])
@@ -212,6 +216,15 @@ class AttentionBackendConformance(Suite):
             )
             self.require(not outcome.problem, f"another process answers differently: {outcome.problem}")
 
+    def _rotary(self, head_size: int) -> RotaryEmbedding:
+        """A rotary embedding as a model builds it where the implementation is chosen."""
+        rotary = RotaryEmbedding(head_size, max_position=400).to(self.device)
+        named = self.rotary_implementation
+        implementation = resolve_class_path(named) if isinstance(named, str) else named
+        if implementation is not None:
+            rotary.choice = OpChoice("rotary_embedding", "under test", implementation(rotary))
+        return rotary
+
     def _cases(self, dtype: torch.dtype) -> Iterator[AttentionCase]:
         cases = supported_cases(self.load(), dtype, self.device)
         if not cases:
@@ -227,8 +240,6 @@ def supported_cases(cls: type[AttentionBackend], dtype: torch.dtype, device: str
 
 def answers(path: str, device: str) -> list[list[float]]:
     """Return the answers of all supported float32 cases; called in another process."""
-    from graftlm.plugins.resolve import resolve_class_path
-
     cls = resolve_class_path(path)
     return [case.run(cls).flatten().tolist() for case in supported_cases(cls, torch.float32, device)]
 

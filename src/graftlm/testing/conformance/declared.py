@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from graftlm.plugins.plugin import Plugin, normalized
@@ -41,23 +41,26 @@ def suites_for(distribution: str | FakeDistribution) -> dict[str, type[Suite]]:
         )
     found: dict[str, type[Suite]] = {}
     for plugin in plugins:
-        for base, name, attributes in _suites_of(plugin, distribution):
+        for base, name, attributes in _suites_of(plugin, distribution, beside=plugins):
             label = f"Test{_words(base.__name__.removesuffix('Conformance'))}{_words(name)}"
             found.setdefault(label, type(label, (base,), {"__module__": __name__, **attributes}))
     return found
 
 
 def _suites_of(
-    plugin: Plugin, distribution: str | FakeDistribution
+    plugin: Plugin, distribution: str | FakeDistribution, *, beside: Sequence[Plugin]
 ) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
-    """Yield (suite, name, attributes) for one entry point."""
+    """Yield (suite, name, attributes) for one entry point; `beside` are all of its distribution."""
     simple: dict[str, type[Suite]] = {
-        "attention_backends": AttentionBackendConformance, "communicators": CommunicatorConformance,
-        "models": ModelConformance,
+        "communicators": CommunicatorConformance, "models": ModelConformance,
     }  # fmt: skip
     match plugin.point:
         case point if point in simple:
             yield simple[point], plugin.name, {"subject": plugin.value}
+        case "attention_backends":
+            rotary = {p.name.partition(".")[0]: p.value for p in beside if p.point == "op_implementations"}
+            facts = {"subject": plugin.value, "rotary_implementation": rotary.get("rotary_embedding")}
+            yield AttentionBackendConformance, plugin.name, facts
         case "stat_logger_plugins" | "endpoint_plugins":
             base = StatLoggerConformance if plugin.point == "stat_logger_plugins" else EndpointConformance
             yield base, plugin.name, {
