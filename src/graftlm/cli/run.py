@@ -7,7 +7,9 @@ running server.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from graftlm.cli.chat import LONGEST_ANSWER, ChatBackend, ChatSettings, Message
@@ -18,8 +20,6 @@ from graftlm.config.options import engine_options
 from graftlm.contracts.errors import GraftlmError, InvalidParameter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from graftlm.processes.shutdown import ShutdownRequest
 
 OPTIONS = engine_options()
@@ -75,10 +75,22 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
 
 def read_text() -> str:
     """Read all of stdin."""
+    with _reading_text():
+        return _as_text(sys.stdin.read())
+
+
+@contextlib.contextmanager
+def _reading_text() -> Iterator[None]:
     try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
+        yield
+    except UnicodeError as error:
         raise NotText("stdin", problem=str(error)) from None
+
+
+def _as_text(text: str) -> str:
+    """Return `text`; raises UnicodeEncodeError where the locale let bytes through that are no characters."""
+    text.encode()
+    return text
 
 
 def answer(backend: ChatBackend, messages: Sequence[Message]) -> str:
@@ -98,11 +110,10 @@ def chat(backend: ChatBackend, messages: list[Message]) -> None:
         print(f"{backend.model}: say something; an empty line ends the chat.", file=sys.stderr)
     while True:
         try:
-            text = input("> " if tty else "")
+            with _reading_text():
+                text = _as_text(input("> " if tty else ""))
         except EOFError:
             return
-        except UnicodeDecodeError as error:
-            raise NotText("stdin", problem=str(error)) from None
         if not text.strip():
             return
         messages.append({"role": "user", "content": text})
