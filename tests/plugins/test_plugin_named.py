@@ -16,7 +16,7 @@ CPU = {"platform_plugins": {"cpu": "graftlm.platforms.detectors:cpu"}}
 @pytest.mark.parametrize("text", ["acme", "acme_links:Links", "acme_links.Links"])
 def test_a_name_and_a_target_are_the_same_plugin(site, text):
     """Whichever the platform wrote, the plugin is the one that was used, and it says so."""
-    site.add("graftlm", CPU)
+    site.add("graftlm", CPU, package="cpu_entry_points")
     site.add("acme-links", {"communicators": {"acme": "acme_links:Links"}}, source=SOURCE)
     host = bootstrap_frontend()
     found = load_named(COMMUNICATORS, text, what="get_device_communicator_cls")
@@ -28,7 +28,7 @@ def test_a_name_and_a_target_are_the_same_plugin(site, text):
 
 def test_a_path_that_no_plugin_publishes_is_imported_as_it_is(site):
     """A platform need not publish what only it names; a name must be known."""
-    site.add("graftlm", CPU)
+    site.add("graftlm", CPU, package="cpu_entry_points")
     site.add("acme-links", {"communicators": {"acme": "acme_links:Links"}}, source=SOURCE)
     bootstrap_frontend()
 
