@@ -32,6 +32,9 @@ class PackedMatrix {
   // y = x times the transposed matrix, plus bias where there is one.
   void multiply(const LinearInput& in, const void* bias, DType bias_type, const LinearOutput& out) const;
 
+  // Activations of 4-bit weights in 16 bits (as exact as float32) or in 8 (faster in batches).
+  void set_wide(bool wide) { wide_ = wide; }
+
   // Rows `ids` as plain numbers, one behind the other.
   void gather(const int64_t* ids, int64_t count, void* to, DType type) const;
 
@@ -46,6 +49,7 @@ class PackedMatrix {
   void read_row(int64_t output, void* to, DType type) const;
 
   Format format_;
+  bool wide_ = true;
   int64_t outputs_;
   int64_t columns_;
   int64_t panels_;

@@ -110,6 +110,12 @@ struct Block {
   const uint8_t* weights() const { return from + 16 + kMinBytes; }
 };
 
+// Where a 16-bit activation lies: beside 4-bit weights, the even columns of four stand before the odd ones.
+template <Format kFormat>
+GRAFTLM_INLINE int wide_place(int k) {
+  return kFormat == Format::q8_0 || k % 4 == 0 || k % 4 == 3 ? k : k % 4 == 1 ? k + 1 : k - 1;
+}
+
 #if GRAFTLM_USE_AVX2
 
 GRAFTLM_INLINE __m256i broadcast4(const void* from) {
@@ -123,7 +129,7 @@ GRAFTLM_INLINE __m256i broadcast4(const void* from) {
 GRAFTLM_INLINE void in_order(__m256i& value) { asm("" : "+x"(value)); }
 
 // The sums of one block of each panel for each row: eight outputs in eight lanes.
-template <Format kFormat, int kRows, int kPanels>
+template <Format kFormat, bool kWide, int kRows, int kPanels>
 GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* blocks, int64_t row, int64_t column,
     V8 (*found)[kRows]) {
   __m256i sums[kPanels][kRows];
@@ -141,6 +147,29 @@ GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* block
         for (int p = 0; p < kPanels; ++p) {
           sums[p][r] = _mm256_add_epi32(sums[p][r], _mm256_madd_epi16(weights[p], a));
           in_order(sums[p][r]);
+        }
+      }
+    }
+    for (int p = 0; p < kPanels; ++p)
+      for (int r = 0; r < kRows; ++r) found[p][r] = _mm256_cvtepi32_ps(sums[p][r]);
+  } else if constexpr (kWide) {
+    const __m256i low = _mm256_set1_epi16(15);
+    const int16_t* x = job.q16 + row * job.columns + column;
+    for (int j = 0; j < 4; ++j) {
+      __m256i both[kPanels];
+      for (int p = 0; p < kPanels; ++p)
+        both[p] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(blocks[p].weights() + 32 * j));
+      // The even and the odd columns of the low halves, then of the high ones.
+      for (int part = 0; part < 4; ++part) {
+        const int shift = part == 0 ? 0 : part == 1 ? 8 : part == 2 ? 4 : 12;
+        __m256i weights[kPanels];
+        for (int p = 0; p < kPanels; ++p) weights[p] = _mm256_and_si256(_mm256_srli_epi16(both[p], shift), low);
+        for (int r = 0; r < kRows; ++r) {
+          const __m256i a = broadcast4(x + r * job.columns + 8 * j + 2 * part);
+          for (int p = 0; p < kPanels; ++p) {
+            sums[p][r] = _mm256_add_epi32(sums[p][r], _mm256_madd_epi16(weights[p], a));
+            in_order(sums[p][r]);
+          }
         }
       }
     }
@@ -179,7 +208,7 @@ GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* block
 
 #else
 
-template <Format kFormat, int kRows, int kPanels>
+template <Format kFormat, bool kWide, int kRows, int kPanels>
 GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* blocks, int64_t row, int64_t column,
     V8 (*found)[kRows]) {
   for (int p = 0; p < kPanels; ++p) {
@@ -196,8 +225,8 @@ GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* block
         }
       }
       for (int r = 0; r < kRows; ++r) {
-        const int64_t place = (row + r) * job.columns + column + k;
-        sums[r] += w * static_cast<int32_t>(kFormat == Format::q8_0 ? job.q16[place] : job.q8[place]);
+        const int64_t first = (row + r) * job.columns + column;
+        sums[r] += w * static_cast<int32_t>(kWide ? job.q16[first + wide_place<kFormat>(k)] : job.q8[first + k]);
       }
     }
     for (int r = 0; r < kRows; ++r) found[p][r] = __builtin_convertvector(sums[r], V8);
@@ -206,7 +235,7 @@ GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* block
 
 #endif
 
-template <Format kFormat, int kRows, int kPanels>
+template <Format kFormat, bool kWide, int kRows, int kPanels>
 static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
   const int64_t num_blocks = job.columns / kBlock;
   const float* scales = job.scales + row * num_blocks;
@@ -216,7 +245,7 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
   V8 totals[kPanels][kRows] = {};
   for (int64_t b = 0; b < num_blocks; ++b) {
     V8 found[kPanels][kRows];
-    block_sums<kFormat, kRows, kPanels>(job, blocks, row, b * kBlock, found);
+    block_sums<kFormat, kWide, kRows, kPanels>(job, blocks, row, b * kBlock, found);
     for (int p = 0; p < kPanels; ++p) {
       const V8 scale = blocks[p].scales();
       for (int r = 0; r < kRows; ++r)
@@ -233,22 +262,28 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
     for (int r = 0; r < kRows; ++r) put(job, row + r, (panel + p) * 8, totals[p][r], job.outputs - (panel + p) * 8);
 }
 
-template <Format kFormat, int kPanels>
+template <Format kFormat, bool kWide, int kPanels>
 static void integer_panels(const LinearJob& job, int64_t panel, int64_t row, int64_t end) {
-  for (; row + 4 <= end; row += 4) integer_tile<kFormat, 4, kPanels>(job, panel, row);
+  for (; row + 4 <= end; row += 4) integer_tile<kFormat, kWide, 4, kPanels>(job, panel, row);
   switch (end - row) {
-    case 3: integer_tile<kFormat, 3, kPanels>(job, panel, row); break;
-    case 2: integer_tile<kFormat, 2, kPanels>(job, panel, row); break;
-    case 1: integer_tile<kFormat, 1, kPanels>(job, panel, row); break;
+    case 3: integer_tile<kFormat, kWide, 3, kPanels>(job, panel, row); break;
+    case 2: integer_tile<kFormat, kWide, 2, kPanels>(job, panel, row); break;
+    case 1: integer_tile<kFormat, kWide, 1, kPanels>(job, panel, row); break;
     default: break;
   }
 }
 
 // Two panels share what is read of the activations.
-template <Format kFormat>
+template <Format kFormat, bool kWide>
 static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
-  for (; panel + 2 <= panel_end; panel += 2) integer_panels<kFormat, 2>(job, panel, row, row_end);
-  if (panel < panel_end) integer_panels<kFormat, 1>(job, panel, row, row_end);
+  for (; panel + 2 <= panel_end; panel += 2) integer_panels<kFormat, kWide, 2>(job, panel, row, row_end);
+  if (panel < panel_end) integer_panels<kFormat, kWide, 1>(job, panel, row, row_end);
+}
+
+template <Format kFormat>
+static void four_bit_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
+  job.q16 ? integer_range<kFormat, true>(job, panel, panel_end, row, row_end)
+          : integer_range<kFormat, false>(job, panel, panel_end, row, row_end);
 }
 
 template <class W>
@@ -261,9 +296,9 @@ static void linear(const LinearJob& job, int64_t panel, int64_t panel_end, int64
     case Format::f32: float_range<float>(job, panel, panel_end, row, row_end); break;
     case Format::bf16: float_range<Bf16>(job, panel, panel_end, row, row_end); break;
     case Format::f16: float_range<F16>(job, panel, panel_end, row, row_end); break;
-    case Format::q4_0: integer_range<Format::q4_0>(job, panel, panel_end, row, row_end); break;
-    case Format::q4_1: integer_range<Format::q4_1>(job, panel, panel_end, row, row_end); break;
-    case Format::q8_0: integer_range<Format::q8_0>(job, panel, panel_end, row, row_end); break;
+    case Format::q4_0: four_bit_range<Format::q4_0>(job, panel, panel_end, row, row_end); break;
+    case Format::q4_1: four_bit_range<Format::q4_1>(job, panel, panel_end, row, row_end); break;
+    case Format::q8_0: integer_range<Format::q8_0, true>(job, panel, panel_end, row, row_end); break;
   }
 }
 
@@ -280,6 +315,7 @@ template <class X>
 static void quantize_row(const QuantizeJob& job, int64_t row) {
   const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
   const int64_t blocks = job.columns / kBlock;
+  const float steps = job.q8 ? 127.0f : 32767.0f;
   for (int64_t b = 0; b < blocks; ++b) {
     V8 parts[4];
     V8 largest = V8{}, poison = V8{};
@@ -289,7 +325,7 @@ static void quantize_row(const QuantizeJob& job, int64_t row) {
       poison += parts[i] * V8{};  // not a number where x is none or infinite, and so will be the results
     }
     const float most = max_of(largest);
-    const V8 inverse = set1(most > 0 ? 127.0f / most : 0.0f);
+    const V8 inverse = set1(most > 0 ? steps / most : 0.0f);
     const int64_t place = row * job.columns + b * kBlock;
     I8 sum = {};
     for (int i = 0; i < 4; ++i) {
@@ -301,11 +337,12 @@ static void quantize_row(const QuantizeJob& job, int64_t row) {
         std::memcpy(job.q8 + place + 8 * i, &bytes, 8);
       } else {
         using Shorts = int16_t __attribute__((vector_size(16)));
-        const Shorts shorts = __builtin_convertvector(whole, Shorts);
+        Shorts shorts = __builtin_convertvector(whole, Shorts);
+        if (job.even_first) shorts = __builtin_shufflevector(shorts, shorts, 0, 2, 1, 3, 4, 6, 5, 7);
         std::memcpy(job.q16 + place + 8 * i, &shorts, 16);
       }
     }
-    const float scale = most / 127.0f + sum_of(poison);
+    const float scale = most / steps + sum_of(poison);
     const int total = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
     job.scales[row * blocks + b] = scale;
     job.sums[row * blocks + b] = scale * static_cast<float>(total) * job.sum_factor;

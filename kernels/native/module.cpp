@@ -124,6 +124,7 @@ NB_MODULE(_native, m) {
             self.pack_rows(offset, rows, pointer<void>(from), stride);
           }, NoGil())
       .def("multiply", &linear, NoGil())
+      .def("set_wide", &PackedMatrix::set_wide, "Activations of 4-bit weights in 16 bits, else in 8.")
       .def("gather",
           [](const PackedMatrix& self, Address ids, int64_t count, Address to, int type) {
             self.gather(pointer<int64_t>(ids), count, pointer<void>(to), dtype(type));

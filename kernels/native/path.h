@@ -15,11 +15,12 @@ struct QuantizeJob {
   DType x_type;
   int64_t x_stride;
   int64_t columns;
-  int8_t* q8;      // [rows, columns], for 4-bit weights, or null
-  int16_t* q16;    // [rows, columns], for 8-bit weights, or null
+  int8_t* q8;      // [rows, columns], or null
+  int16_t* q16;    // [rows, columns], or null
   float* scales;   // [rows, blocks]
   float* sums;     // [rows, blocks]: scale * sum of the whole numbers * sum_factor
   float sum_factor;
+  bool even_first;  // q16 for 4-bit weights: of each four columns the even ones stand first
 };
 
 struct LinearJob {
@@ -29,7 +30,7 @@ struct LinearJob {
   int64_t columns;
   const float* x;  // float weights: [rows, columns]
   int64_t x_stride;
-  const int8_t* q8;  // integer weights, see QuantizeJob
+  const int8_t* q8;  // integer weights, see QuantizeJob: one of the two, for 8-bit weights the second
   const int16_t* q16;
   const float* scales;
   const float* sums;

@@ -98,16 +98,16 @@ def test_wrong_rows_and_sizes_are_refused():
         make_matrix("Q4_0", 4, 40)
 
 
-@pytest.mark.parametrize("format", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("format", FORMATS[3:])
 def test_extreme_activations_do_not_overflow(path, format):
-    """Sixteen bits hold eight steps of the largest products; zeros have no scale."""
+    """Sixteen bits hold eight steps of the largest 8-bit products, 32 bits all others; zeros have no scale."""
     matrix = make_matrix(format, 16, 64)
     x = torch.stack([torch.full((64,), 1e30), torch.full((64,), -3.0), torch.zeros(64), torch.full((64,), 1e-30)])
     matrix_of_extremes = make_matrix(format, 16, 64)
     rows = matrix_of_extremes.rows
     block_bytes = rows.shape[1] // 2
     for block in rows.view(16 * 2, block_bytes):
-        block[4 if format == "Q4_1" else 2 :] = 0xFF if format != "Q8_0" else 0x81  # 15 and 15, or -127
+        block[4 if matrix.format == "Q4_1" else 2 :] = 0xFF if format != "Q8_0" else 0x81  # 15 and 15, or -127
     matrix_of_extremes.packed.load(rows, offset=0)
 
     for found, expected in zip(matrix.packed.multiply(x), matrix.expected(x), strict=True):
@@ -115,7 +115,7 @@ def test_extreme_activations_do_not_overflow(path, format):
     largest = matrix_of_extremes.packed.multiply(torch.full((5, 64), 2.0))
     from graftlm.models.checkpoints.gguf_weights import QuantizedGGUFWeight
 
-    numbers = QuantizedGGUFWeight(format, rows).dequantize(torch.float32)
+    numbers = QuantizedGGUFWeight(matrix.format, rows).dequantize(torch.float32)
     assert_close(largest, torch.full((5, 64), 2.0).double() @ numbers.double().T, relative=2e-6)
 
 

@@ -89,7 +89,8 @@ def test_quantized_weights_keep_the_perplexity(demo_path):
 
     assert (plain.config.model.quantization, kept.config.model.quantization) == (None, "gguf")
     change = math.exp(reference - mean_logprob(kept, ids)) - 1
-    assert abs(change) < 0.01, f"perplexity {math.exp(-reference):.3f} changed by {change:.2%}"
+    # The weights are the same and activations keep 15 bits, so much less than 1 % is left.
+    assert abs(change) < 0.001, f"perplexity {math.exp(-reference):.3f} changed by {change:.2%}"
 
 
 class Layer(torch.nn.Module):
