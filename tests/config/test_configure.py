@@ -101,7 +101,7 @@ def test_hooks_are_called_once(checkpoint, host, calls):
         ({}, ("all",)),
         ({"compilation_backend": "inductor"}, ("none",)),
         ({"custom_ops": "none,+rms_norm"}, ("none", "+rms_norm")),
-        ({"custom_ops": "-rms_norm"}, ("-rms_norm", "all")),
+        ({"custom_ops": "-rms_norm"}, ("all", "-rms_norm")),
     ],
 )
 def test_the_base_mode_of_custom_ops_is_added_where_there_is_none(checkpoint, host, options, custom_ops):
@@ -109,6 +109,20 @@ def test_the_base_mode_of_custom_ops_is_added_where_there_is_none(checkpoint, ho
     config = configure(options_from_keywords({"model": checkpoint, **options}), host)
 
     assert config.compilation.custom_ops == custom_ops
+
+
+def test_a_platform_may_set_the_base_mode_and_the_switches_of_the_user_stay(checkpoint, host, calls, monkeypatch):
+    """A bare -name survives a platform that has the last word on the mode, and what the user asked stays known."""
+    monkeypatch.setattr(
+        Calls, "apply_config_platform_defaults", classmethod(lambda cls, c: c.compilation.set_base_mode("none"))
+    )
+
+    config = configure(options_from_keywords({"model": checkpoint, "custom_ops": "-rms_norm"}), host)
+
+    assert tuple(config.compilation.custom_ops) == ("none", "-rms_norm")
+    assert config.compilation.base_mode == "none"
+    assert config.asked_by_user("compilation.custom_ops") == ["-rms_norm"]
+    assert config.asked_by_user("cache.block_size") is None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ import msgspec
 from graftlm.config.hf_config import HFConfig
 from graftlm.config.section import Section, option
 
+#: What an op does that no switch names.
+BASE_MODES = ("all", "none")
+
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -153,6 +156,15 @@ class CompilationConfig(Section):
         help="Providers of op implementations that are asked before the platform's own, comma-separated.",
     )
 
+    @property
+    def base_mode(self) -> str | None:
+        """Whether ops without a switch run ("all") or not ("none"); None while nobody has said."""
+        return next((entry for entry in self.custom_ops if entry in BASE_MODES), None)
+
+    def set_base_mode(self, mode: str) -> None:
+        """Replace the base mode of `custom_ops`; the switches `+name` and `-name` stay as they are."""
+        self.custom_ops = [mode, *(entry for entry in self.custom_ops if entry not in BASE_MODES)]
+
 
 @dataclasses.dataclass
 class AttentionConfig(Section):
@@ -239,6 +251,10 @@ class EngineConfig:
     def owner_of(self, path: str) -> str:
         """Tell who set `section.field` last."""
         return next((c.owner for c in reversed(self.changes) if c.path == path), "default")
+
+    def asked_by_user(self, path: str) -> Any:
+        """Return what the user set `section.field` to, or None; the value may be another by now."""
+        return next((c.value for c in reversed(self.changes) if c.path == path and c.owner == "user"), None)
 
     def freeze(self) -> None:
         for section in self.sections().values():

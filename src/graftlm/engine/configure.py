@@ -26,7 +26,6 @@ from graftlm.layers.quantization import quantization_names
 from graftlm.models.checkpoints import read_facts
 from graftlm.models.registry import ModelRegistry
 from graftlm.models.sources import resolve_model
-from graftlm.ops.names import BASE_MODES
 from graftlm.platforms.hooks import call_hook
 from graftlm.plugins import record
 
@@ -140,9 +139,8 @@ def _kept_format(model: ModelConfig) -> str | None:
 
 def _choose_base_mode(config: EngineConfig) -> None:
     """Ops run unless a compiler fuses their plain form; the user's and the platform's own mode stay."""
-    ops = config.compilation.custom_ops
-    if not any(mode in ops for mode in BASE_MODES):
-        config.compilation.custom_ops = [*ops, "none" if config.compilation.backend == "inductor" else "all"]
+    if config.compilation.base_mode is None:
+        config.compilation.set_base_mode("none" if config.compilation.backend == "inductor" else "all")
 
 
 @contextlib.contextmanager

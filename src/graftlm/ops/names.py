@@ -9,6 +9,8 @@ import dataclasses
 import difflib
 from collections.abc import Iterable
 
+from graftlm.config.engine_config import BASE_MODES
+
 #: The sampler's ops, which are built apart from the model's.
 SAMPLING_OPS: tuple[str, ...] = ("adjust_logits", "choose_tokens", "ranked_logprobs")
 
@@ -29,8 +31,6 @@ BUILT_IN_OPS: tuple[str, ...] = (
     "silu_and_mul",
     "tanh",
 )
-
-BASE_MODES = ("all", "none")
 
 
 class InvalidOpSwitch(ValueError):

@@ -37,17 +37,20 @@ class DummyPlatform(Platform):
 
     @classmethod
     def apply_config_platform_defaults(cls, config: EngineConfig) -> None:
-        """Ask for plain ops where the user asked for nothing: a default, which the next hook changes again."""
+        """Ask for plain ops where the user chose no mode: a default, which the next hook changes again."""
         logger.debug("apply_config_platform_defaults called")
-        if not config.compilation.custom_ops:
-            config.compilation.custom_ops = ["none"]
+        if config.compilation.base_mode is None:
+            config.compilation.set_base_mode("none")
 
     @classmethod
     def check_and_update_config(cls, config: EngineConfig) -> None:
-        """Turn all ops on unless the user chose, so that `forward_oot` runs, and name the worker class."""
+        """Turn ops on unless the user chose a mode, so that `forward_oot` runs, and name the worker class.
+
+        The user's switches for single ops, such as -rotary_embedding, stay.
+        """
         logger.debug("check_and_update_config called")
-        if config.owner_of("compilation.custom_ops") != "user":
-            config.compilation.custom_ops = ["all"]
+        if not set(config.asked_by_user("compilation.custom_ops") or ()) & {"all", "none"}:
+            config.compilation.set_base_mode("all")
         if config.parallel.worker_cls == "auto":
             config.parallel.worker_cls = "graftlm_dummy_platform.worker:DummyWorker"
 

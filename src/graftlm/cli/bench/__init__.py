@@ -44,11 +44,11 @@ def load_subcommand(name: str) -> Any:
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     match argv:
-        case [] | ["-h" | "--help", *_]:
-            print(build_parser().format_help())
-            return 0
         case [name, *rest] if name in SUBCOMMANDS:
             pass
+        case words if not words or {"-h", "--help"} & set(words):
+            print(build_parser().format_help())
+            return 0
         case [word, *_]:
             near = difflib.get_close_matches(word, SUBCOMMANDS, n=2)
             cure = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
