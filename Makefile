@@ -11,6 +11,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
+COMPILER := $(or $(shell command -v c++),$(shell command -v g++),$(shell command -v clang++))
+KERNEL_SOURCES := kernels/pyproject.toml kernels/CMakeLists.txt $(wildcard kernels/native/* kernels/src/*/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve test check fmt bench docs clean
@@ -40,12 +42,23 @@ $(STAMPS)/check: $(STAMPS)/install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[check,test]'
 	@touch $@
 
-install: $(STAMPS)/install
+# The native kernels are built where there is a C++ compiler; without them graftlm computes in plain torch.
+$(STAMPS)/kernels: $(KERNEL_SOURCES) | $(STAMPS)/install
+	@if [ -n "$(COMPILER)" ]; then \
+	  echo "building graftlm-kernels"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check ./kernels || \
+	    echo "warning: graftlm-kernels were not built; graftlm computes in plain torch, which is slower" >&2; \
+	else \
+	  echo "no C++ compiler: graftlm computes in plain torch, which is slower" >&2; \
+	fi
+	@touch $@
+
+install: $(STAMPS)/install $(STAMPS)/kernels
 
 serve: install
 	@exec $(BIN)/graftlm serve $(MODEL) $(ARGS)
 
-test: $(STAMPS)/test
+test: $(STAMPS)/test $(STAMPS)/kernels
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(STAMPS)/check
@@ -59,7 +72,7 @@ fmt: $(STAMPS)/check
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-bench: $(STAMPS)/test
+bench: $(STAMPS)/test $(STAMPS)/kernels
 	$(BIN)/python -m benchmarks.first_light $(ARGS)
 
 # The pages under docs/ are plain Markdown; what can rot in them is tested.
