@@ -88,3 +88,12 @@ def test_the_changelog_names_the_version():
 
     assert newest is not None
     assert newest[1] in ("Unreleased", __version__)
+
+
+def test_docs_tables_are_what_the_code_says():
+    """Flags, variables, routes, fields and error codes; `make docs` writes them anew."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}; run `make docs`"

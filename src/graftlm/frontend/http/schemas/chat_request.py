@@ -111,7 +111,7 @@ class ChatRequest(SamplingFields, TemplateFields):
         }
     )
 
-    messages: Messages
+    messages: Messages = Field(description="The conversation; each message has a role and its content as text.")
     max_completion_tokens: int | None = Field(
         None, ge=0, le=MAX_TOKENS, description="The newer name of max_tokens; default: to the context's end."
     )

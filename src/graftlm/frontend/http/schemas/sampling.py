@@ -81,14 +81,20 @@ class SamplingFields(StrictModel):
     include_stop_str_in_output: bool | None = Field(None, description="Leave the stop string in the text.")
     max_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS, description="Most tokens of each output.")
     min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS, description="Least tokens of each output.")
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    presence_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Against tokens that were generated before; default 0."
+    )
+    frequency_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Against them, for each time that they were; default 0."
+    )
     repetition_penalty: float | None = Field(None, ge=1e-3, le=1e6, description="1 changes nothing.")
     logit_bias: dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         None, max_length=1024, description="Token id -> added to its logit."
     )
     stream: bool | None = Field(None, description="Send server-sent events as tokens come.")
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions | None = Field(
+        None, description="include_usage: a last chunk with the usage; only with stream."
+    )
     return_token_ids: bool | None = Field(None, description="Add the token ids of prompt and output.")
     priority: int | None = Field(
         None, ge=-(2**31), le=2**31 - 1,
