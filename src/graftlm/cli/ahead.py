@@ -16,6 +16,7 @@ from graftlm.config.options import engine_options, server_options
 if TYPE_CHECKING:
     import socket
 
+    from graftlm.config.engine_config import EngineConfig
     from graftlm.frontend.http.early_answers import EarlyAnswers
 
 logger = logging.getLogger(__name__)
@@ -29,24 +30,32 @@ AHEAD_OPTIONS = (
 )
 
 
-#: More workers than this are started only when the model is known to divide among them.
-MOST_AHEAD = 8
-
-
 def start_children(values: Mapping[str, Any]) -> None:
-    """Start the engine's processes, empty, as the flags let expect them; raises InvalidOption before the first."""
-    from graftlm.engine.core_child import prestart
+    """Start the engine core, empty, as the flags let expect it; raises InvalidOption before.
+
+    With more than one worker nothing is started yet: the model may not divide among them.
+    """
     from graftlm.engine.validation import check_ranges
 
     check_ranges(values)
-    num_workers = values.get("parallel.tensor_parallel_size", 1)
-    if num_workers > MOST_AHEAD:
-        return
+    if values.get("parallel.tensor_parallel_size", 1) == 1:
+        _prestart({field: values[f"parallel.{field}"] for field in CHILDREN if f"parallel.{field}" in values})
+
+
+def start_configured_children(config: EngineConfig) -> None:
+    """Start what `start_children` left: the front end still has modules to import, and they have torch."""
+    if config.parallel.tensor_parallel_size > 1:
+        _prestart({field: getattr(config.parallel, field) for field in CHILDREN})
+
+
+def _prestart(parallel: Mapping[str, Any]) -> None:
+    from graftlm.engine.core_child import prestart
+
     prestart(
-        start_method=values.get("parallel.start_method", "spawn"),
-        num_workers=num_workers,
-        executor_backend=values.get("parallel.distributed_executor_backend"),
-        threads_per_worker=values.get("parallel.threads_per_worker"),
+        start_method=parallel.get("start_method", "spawn"),
+        num_workers=parallel.get("tensor_parallel_size", 1),
+        executor_backend=parallel.get("distributed_executor_backend"),
+        threads_per_worker=parallel.get("threads_per_worker"),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from graftlm.cli.ahead import start_configured_children
 from graftlm.cli.chat import ChatSettings, Message
 from graftlm.contracts.errors import StartupError
 from graftlm.processes.shutdown import ShutdownInterrupt
@@ -34,6 +35,7 @@ class EngineChat:
         from graftlm.engine.configure import configure
 
         self._config = configure(config, host)
+        start_configured_children(self._config)
         self._host = host
         self._settings = settings
         self._shutdown = shutdown

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from graftlm.cli.ahead import Port
+from graftlm.cli.ahead import Port, start_configured_children
 from graftlm.cli.startup import Started, add_engine_flags, make_parser, start_engine_command
 from graftlm.cli.startup_report import TRACE_FILE, TRACE_FLAG, report_startup, trace_file_of
 from graftlm.config.arguments import ArgumentParser
@@ -70,6 +70,7 @@ def _serve(started: Started, port: Port, trace_file: str | None, shutdown: Shutd
     port.say("finding the model and configuring the engine")
     with span("configure"), started.arguments.naming_origins():
         config = configure(started.arguments.engine_config(), started.host)
+    start_configured_children(config)
     logger.info("Initializing graftlm (v%s) with config: %s", __version__, describe(config))
     port.say("starting the HTTP server")
     with span("import the HTTP server"):
