@@ -235,6 +235,9 @@ GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* block
 
 #endif
 
+// One row waits for memory alone. Bytes between what it reads and what it asks for, which lies right behind.
+constexpr int64_t kAhead = 2048;
+
 template <Format kFormat, bool kWide, int kRows, int kPanels>
 static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
   const int64_t num_blocks = job.columns / kBlock;
@@ -244,6 +247,10 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
   for (int p = 0; p < kPanels; ++p) blocks[p].from = job.weights + (panel + p) * num_blocks * Block<kFormat>::kBytes;
   V8 totals[kPanels][kRows] = {};
   for (int64_t b = 0; b < num_blocks; ++b) {
+    if constexpr (kRows == 1) {
+      for (int line = 0; line < Block<kFormat>::kBytes; line += 64)
+        __builtin_prefetch(blocks[0].from + kAhead + line);
+    }
     V8 found[kPanels][kRows];
     block_sums<kFormat, kWide, kRows, kPanels>(job, blocks, row, b * kBlock, found);
     for (int p = 0; p < kPanels; ++p) {
@@ -276,8 +283,9 @@ static void integer_panels(const LinearJob& job, int64_t panel, int64_t row, int
 // Two panels share what is read of the activations.
 template <Format kFormat, bool kWide>
 static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
-  for (; panel + 2 <= panel_end; panel += 2) integer_panels<kFormat, kWide, 2>(job, panel, row, row_end);
-  if (panel < panel_end) integer_panels<kFormat, kWide, 1>(job, panel, row, row_end);
+  if (row_end - row > 1)
+    for (; panel + 2 <= panel_end; panel += 2) integer_panels<kFormat, kWide, 2>(job, panel, row, row_end);
+  for (; panel < panel_end; ++panel) integer_panels<kFormat, kWide, 1>(job, panel, row, row_end);
 }
 
 template <Format kFormat>
