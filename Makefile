@@ -11,6 +11,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILER := $(or $(shell command -v c++),$(shell command -v g++),$(shell command -v clang++))
 KERNEL_SOURCES := kernels/pyproject.toml kernels/CMakeLists.txt $(wildcard kernels/native/* kernels/src/*/*)
 
@@ -26,27 +27,31 @@ help:
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "graftlm needs Python >= 3.11; this is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@echo "making the virtual environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # Entry points are written at install time, so a changed pyproject.toml installs again.
 $(STAMPS)/install: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip 'setuptools>=77' wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@echo "installing graftlm and what it needs into $(VENV); torch is large, so this takes a while"
+	@$(PIP) pip 'setuptools>=77' wheel
+	@$(PIP) --editable .
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/test: $(STAMPS)/install
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@echo "installing what the tests need"
+	@$(PIP) --editable '.[test]'
 	@touch $@
 
 $(STAMPS)/check: $(STAMPS)/install
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[check,test]'
+	@echo "installing what the checks need"
+	@$(PIP) --editable '.[check,test]'
 	@touch $@
 
 # The native kernels are built where there is a C++ compiler; without them graftlm computes in plain torch.
 $(STAMPS)/kernels: $(KERNEL_SOURCES) | $(STAMPS)/install
 	@if [ -n "$(COMPILER)" ]; then \
 	  echo "building graftlm-kernels"; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check ./kernels || \
+	  $(PIP) ./kernels || \
 	    echo "warning: graftlm-kernels were not built; graftlm computes in plain torch, which is slower" >&2; \
 	else \
 	  echo "no C++ compiler: graftlm computes in plain torch, which is slower" >&2; \
@@ -75,8 +80,9 @@ fmt: $(STAMPS)/check
 bench: $(STAMPS)/test $(STAMPS)/kernels
 	$(BIN)/python -m benchmarks.first_light $(ARGS)
 
-# The pages under docs/ are plain Markdown; what can rot in them is tested.
+# The pages under docs/ are plain Markdown; their tables are written from the code, and what can rot is tested.
 docs: $(STAMPS)/check
+	$(BIN)/python docs/generate.py
 	$(BIN)/python -m pytest tests/check -k 'docs or readme'
 
 clean:

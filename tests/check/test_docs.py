@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from plugin_packages import Site, build_wheels, run_graftlm
 
 from graftlm.cli.main import COMMANDS
 from graftlm.contracts.points import ALL_POINTS
@@ -78,6 +79,22 @@ def test_readme_blocks_run(code, tmp_path, demo_path):
     script.write_text(code)
 
     subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path, timeout=240)
+
+
+def test_the_readmes_plugin_works(tmp_path, tiny_llama):
+    """Its two files, installed as it says, serve a model as it says."""
+    section = (ROOT / "README.md").read_text().split("## A plugin")[1].split("\n## ")[0]
+    for text in re.findall(r"^```\w+\n(# calm/.*?)^```", section, re.MULTILINE | re.DOTALL):
+        file = tmp_path / text.splitlines()[0].removeprefix("# ")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    site = Site(tmp_path / "site").install(*build_wheels([tmp_path / "calm"], tmp_path))
+    overrides = shlex.split(re.search(r"^graftlm serve demo (--hf-overrides .*)$", section, re.MULTILINE)[1])
+
+    done = run_graftlm("run", str(tiny_llama), "-p", "hi", "--max-tokens", "3", *overrides, env=site.environment)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 def test_the_changelog_names_the_version():
