@@ -3,6 +3,7 @@
 #   make serve [ARGS='--port 8123']   install, fetch the demo model, serve it on 127.0.0.1:8000
 #   make test  [ARGS='-k scheduler']  install what tests need, run all of them
 #   make check                        style, types, imports, structure
+#   make check-kernels                the native kernels under sanitizers
 #   make fmt · make bench · make docs · make install · make clean
 
 PYTHON ?= python3
@@ -16,11 +17,11 @@ COMPILER := $(or $(shell command -v c++),$(shell command -v g++),$(shell command
 KERNEL_SOURCES := kernels/pyproject.toml kernels/CMakeLists.txt $(wildcard kernels/native/* kernels/src/*/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check fmt bench docs clean
+.PHONY: help install serve test check check-kernels fmt bench docs clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
 
 # pip, not uv: pip takes a torch wheel for the CPU that already lies on the machine. pip and setuptools stay in
 # .venv, since `graftlm fetch demo` and the plugin tests call them.
@@ -72,6 +73,12 @@ check: $(STAMPS)/check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/check -m 'not demo'
+
+# The kernels alone, without Python, under AddressSanitizer and UBSan; FULL= runs the reduced grid.
+FULL := full
+check-kernels:
+	@if [ -n "$(COMPILER)" ] && command -v cmake > /dev/null; then kernels/check.sh address $(FULL); \
+	else echo "no C++ compiler or no cmake: the kernels are not checked"; fi
 
 fmt: $(STAMPS)/check
 	$(BIN)/ruff check --fix-only --quiet .
