@@ -114,3 +114,37 @@ def test_docs_tables_are_what_the_code_says():
     )
 
     assert done.returncode == 0, f"{done.stdout}{done.stderr}; run `make docs`"
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"], ids=lambda p: p.name
+)
+def test_docs_name_files_that_there_are(page):
+    """Paths in backticks, from the root or from the package; what an example adds is not there yet."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    paths = re.findall(r"`((?:\w[\w.-]*/)+[\w.-]*)`", text)
+    missing = [
+        path for path in paths if not any((root / path).exists() for root in (ROOT, ROOT / "src" / "graftlm"))
+    ]
+
+    assert missing == (["docs/plugins/greeters.md"] if page.name == "CONTRIBUTING.md" else [])
+
+
+def test_the_examples_of_contributing_hold(tmp_path):
+    """All of its Python, in one module and in order; the op passes the suite that every op must."""
+    module = tmp_path / "test_contributing.py"
+    parts = [
+        *blocks(ROOT / "CONTRIBUTING.md", "python"),
+        "from graftlm.testing.conformance import CustomOpConformance",
+        "class TestSoftcap(CustomOpConformance):\n    subject = Softcap",
+        "def test_model_and_point():\n    assert MistralForCausalLM.__mro__[1] is LlamaForCausalLM\n"
+        "    assert GREETERS.group == 'graftlm.greeters'\n    assert callable(greet)",
+    ]
+    module.write_text("\n\n\n".join(parts))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(module)],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
