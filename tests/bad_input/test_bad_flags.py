@@ -193,3 +193,37 @@ def test_an_unknown_command_names_those_that_there_are(word: str) -> None:
     line = refusal(word, code=USAGE)
 
     assert repr(word) in line and "serve" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "parts"),
+    [
+        (["serve", "--trace-startup={}/x.json"], 1, ["--trace-startup=", "cannot be written", "name another file"]),
+        (["serve", "--plugins-locked={}/lock"], 1, ["--plugins-locked=", "No such file"]),
+        (["bench", "serve", "--json", "{}/x.json"], 1, ["--json=", "cannot be written"]),
+        (["bench", "nothing"], USAGE, ["'nothing'", "serve, throughput"]),
+        (["bench", "serve", "--url=http://127.0.0.1:9"], 1, ["http://127.0.0.1:9", "is it running?"]),
+        (["bench", "serve", "--num-prompts=0"], USAGE, ["--num-prompts=0", "1 or more"]),
+        (["plugins", "nothing"], USAGE, ["'nothing'", "explain"]),
+        (["plugins", "explain", "op", "RMSNrm"], 1, ["'RMSNrm'", "RMSNorm"]),
+        (["plugins", "trace"], USAGE, ["graftlm plugins trace -- serve demo"]),
+        (["plugins", "lock", "{}/lock"], 1, ["cannot be written"]),
+        (["plugins", "new", "gadget", "x"], USAGE, ["'gadget'", "platform, model, op"]),
+        (["fetch"], USAGE, ["graftlm fetch demo"]),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_the_other_commands_refuse_in_the_same_way(
+    words: list[str], code: int, parts: list[str], tmp_path: Path
+) -> None:
+    """Files that cannot be written are found before minutes of work, not after."""
+    line = refusal(*(word.format(tmp_path / "none") for word in words), code=code)
+
+    assert all(part in line for part in parts), line
+
+
+def test_a_file_that_is_no_lock_is_said(tmp_path: Path) -> None:
+    """Some other JSON would differ in everything."""
+    (tmp_path / "package.json").write_text('{"name": "x"}')
+
+    assert "it is no lock file" in refusal("serve", "--plugins-locked", str(tmp_path / "package.json"))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from graftlm.cli.ahead import Port, start_configured_children
+from graftlm.cli.output_file import check_writable
 from graftlm.cli.startup import Started, add_engine_flags, make_parser, start_engine_command
 from graftlm.cli.startup_report import TRACE_FILE, TRACE_FLAG, report_startup, trace_file_of
 from graftlm.config.arguments import ArgumentParser
@@ -49,6 +50,7 @@ def build_parser() -> ArgumentParser:
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     argv, trace_file = trace_file_of(argv)
     if trace_file is not None:
+        check_writable(TRACE_FLAG, trace_file)
         startup_trace.begin("front end")
     with Port() as port:
         started = start_engine_command(

@@ -29,7 +29,7 @@ class LockedPlugin(msgspec.Struct, frozen=True):
     target: str
 
 
-class Lock(msgspec.Struct, frozen=True, kw_only=True):
+class Lock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is locked; `distributions` have version and file hash."""
 
     format: int = 1

@@ -8,8 +8,10 @@ from __future__ import annotations
 import difflib
 import importlib
 from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from graftlm.cli.output_file import check_writable
 from graftlm.config.arguments import ArgumentParser, UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
             near = difflib.get_close_matches(word, SUBCOMMANDS, n=2)
             cure = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
             raise UsageError(f"unknown sub-command {word!r}; {cure}")
+    _check_json_file(rest)
     try:
         code: int = load_subcommand(name).run(rest, shutdown=shutdown)
     except UsageError as error:
@@ -60,3 +63,11 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
             raise
         raise UsageError(f"{error} (see `graftlm bench {name} --help`)") from None
     return code
+
+
+def _check_json_file(words: Sequence[str]) -> None:
+    """All sub-commands have --json FILE; minutes of measurement are not lost for a folder that is not there."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        path = following if word == "--json" else word.partition("=")[2] if word.startswith("--json=") else ""
+        if path not in ("", "-") and not path.startswith("--"):
+            check_writable("--json", path)
