@@ -39,7 +39,7 @@ _NUMBERS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("cache.block_size", lambda n: 1 <= n <= _MOST, "use 1 or more tokens, such as 16"),
     ("cache.kv_cache_memory_bytes", lambda n: 1 <= n <= _MOST_BYTES, "use a number of bytes, such as 512m"),
     ("cache.memory_utilization", lambda x: 0 < x <= 1, "use a share above 0, up to 1"),
-    ("scheduler.max_num_seqs", lambda n: 1 <= n <= _MOST, f"use 1 to {_MOST}"),
+    ("scheduler.max_num_seqs", lambda n: 1 <= n <= 65536, "use 1 to 65536"),
     ("scheduler.max_num_batched_tokens", lambda n: 1 <= n <= _MOST, f"use 1 to {_MOST} tokens"),
     ("parallel.tensor_parallel_size", lambda n: 1 <= n <= 4096, "use 1 to 4096 workers"),
     ("parallel.threads_per_worker", lambda n: 1 <= n <= 1024, "use 1 to 1024 threads"),

@@ -11,6 +11,7 @@ import math
 import numpy as np
 import torch
 
+from graftlm.contracts.errors import StartupError
 from graftlm.processes.threads import threads_of_worker
 from graftlm.worker.worker import Worker
 
@@ -43,6 +44,12 @@ class CpuWorker(Worker):
         `torch.zeros` would write, and so take, all of it at once.
         """
         num_bytes = math.prod(shape) * dtype.itemsize
-        memory = np.zeros(num_bytes + _CACHE_LINE_BYTES, np.uint8)
+        try:
+            memory = np.zeros(num_bytes + _CACHE_LINE_BYTES, np.uint8)
+        except MemoryError as error:
+            raise StartupError(
+                f"a part of {num_bytes} bytes of the KV cache does not fit into this machine's memory; lower "
+                "--kv-cache-memory-bytes, --memory-utilization or --max-num-seqs"
+            ) from error
         start = -memory.ctypes.data % _CACHE_LINE_BYTES
         return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(shape)

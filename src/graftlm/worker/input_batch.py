@@ -10,6 +10,7 @@ import heapq
 import numpy as np
 import numpy.typing as npt
 
+from graftlm.contracts.errors import StartupError
 from graftlm.contracts.step import ContinuedRequest, NewRequest, StepPlan
 from graftlm.worker.sampling_state import SamplingState
 
@@ -26,8 +27,14 @@ class InputBatch:
         self.max_num_seqs = max_num_seqs
         self.block_size = block_size
         max_blocks = -(-max_model_len // block_size)
-        self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
-        self.block_table = np.zeros((max_num_seqs, max_blocks), np.int32)  # unused places hold 0
+        try:
+            self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
+            self.block_table = np.zeros((max_num_seqs, max_blocks), np.int32)  # unused places hold 0
+        except MemoryError as error:
+            raise StartupError(
+                f"--max-num-seqs={max_num_seqs} sequences of --max-model-len={max_model_len} tokens do not fit "
+                f"into this machine's memory, even without their keys and values ({error}); lower one of them"
+            ) from error
         self.num_blocks = np.zeros(max_num_seqs, np.int64)
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
         self.num_prompt_tokens = np.zeros(max_num_seqs, np.int64)
