@@ -171,3 +171,18 @@ def test_explain_asks_a_running_server(example_wheels, tmp_path, tiny_llama):
         assert told("register_dummy_model")["answer"] == "active"
         keyless = run_graftlm("plugins", "explain", "platform", "--url", server.base_url)
         assert keyless.returncode == 1 and "--api-key" in keyless.stderr
+
+
+def test_explain_kernel_tells_who_replaced_a_function(installed, example_wheels, ask):
+    """The platform's hook runs in a helper, as in a worker; a slip is answered with the nearest name."""
+    installed.install(*example_wheels)
+    _, (one,), _ = ask("explain", "kernel", "paged_attention.decode")
+    _, (all_of_them,), _ = ask("explain", "kernel")
+    code, _, errors = ask("explain", "kernel", "paged_attention.decod")
+
+    assert one["answer"] == "graftlm_dummy_platform.kernels:dummy_decode of graftlm-dummy-platform"
+    assert [(c["name"], c["owner"]) for c in all_of_them["candidates"] if c.get("owner")] == [
+        ("paged_attention.decode", "graftlm-dummy-platform")
+    ]
+    assert "sampling.best_token" in won(all_of_them)
+    assert code == 1 and "paged_attention.decode" in errors

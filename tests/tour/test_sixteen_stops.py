@@ -213,9 +213,20 @@ def test_stop_10_each_worker_gets_its_plan_and_its_threads(tour):
 
 
 def test_stop_11_kernels_are_replaced_before_one_is_launched(tour):
-    """`register_triton_kernel_overrides` runs once per worker, after the plan and before the worker class."""
+    """`register_triton_kernel_overrides` replaces a named function in each worker, and the replacement runs."""
+    tour.complete([4, 5], max_tokens=3)
     for worker in tour.workers:
         ledger = tour.ledger(worker)
+        (named,) = tour.events("registered", worker, registry="kernel_functions")
+        assert (named["facts"]["key"], named["facts"]["owner"]) == ("paged_attention.decode", PLATFORM)
+        (replaced,) = tour.events("kernel_replaced", worker)
+        assert replaced["facts"]["function"] == "graftlm_dummy_platform.kernels:dummy_decode"
+        assert replaced["count"] == 2, "each of the two layers binds it once"
+        assert ledger.index("register_triton_kernel_overrides") < ledger.index("kernel_replaced")
+        (line,) = tour.log(
+            f"[{worker} {tour.pids[worker]}] plugin.dummy_platform_plugin: decode kernel of the dummy"
+        )
+        assert line.startswith("INFO")
         assert ledger.count("register_triton_kernel_overrides") == 1
         last_general = max(i for i, event in enumerate(ledger) if event == "general_plugin_ran")
         assert (

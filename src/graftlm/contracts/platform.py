@@ -81,7 +81,7 @@ class Platform:
 
     @classmethod
     def register_triton_kernel_overrides(cls) -> None:
-        """Replace named kernels, before any is launched."""
+        """Replace kernel functions by name with `graftlm.ops.override_kernel`, before any of them runs."""
 
     @classmethod
     def set_device(cls, device: torch.device) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graftlm.ops.custom_op import CustomOp
     from graftlm.ops.implementation import OpImplementation
+    from graftlm.ops.kernel_functions import override_kernel
     from graftlm.ops.pluggable import PluggableLayer
 
-__all__ = ["CustomOp", "OpImplementation", "PluggableLayer"]
+__all__ = ["CustomOp", "OpImplementation", "PluggableLayer", "override_kernel"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
             from graftlm.ops.implementation import OpImplementation
 
             return OpImplementation
+        case "override_kernel":
+            from graftlm.ops.kernel_functions import override_kernel
+
+            return override_kernel
         case "PluggableLayer":
             from graftlm.ops.pluggable import PluggableLayer
 

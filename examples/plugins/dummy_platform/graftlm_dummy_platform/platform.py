@@ -58,8 +58,11 @@ class DummyPlatform(Platform):
 
     @classmethod
     def register_triton_kernel_overrides(cls) -> None:
-        """A vendor replaces named kernels here, before any is launched."""
+        """Replace a kernel function by its name, before any runs; the path is imported where it is bound."""
+        from graftlm.ops import override_kernel
+
         logger.debug("register_triton_kernel_overrides called")
+        override_kernel("paged_attention.decode", "graftlm_dummy_platform.kernels:dummy_decode")
 
     @classmethod
     def get_device_communicator_cls(cls) -> str:

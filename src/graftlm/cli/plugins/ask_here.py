@@ -20,6 +20,7 @@ from graftlm.contracts.errors import GraftlmError
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.layers.quantization import quantization_names, quantization_registry
 from graftlm.models.registry import ModelRegistry
+from graftlm.ops.kernel_functions import kernel_names
 from graftlm.ops.names import BUILT_IN_OPS, parse_switches
 from graftlm.plugins.errors import PluginError
 
@@ -83,6 +84,7 @@ class Asked:
         from graftlm import layers
 
         names = described.names_in(self.description) | set(ModelRegistry.names()) | set(BUILT_IN_OPS)
+        names |= set(kernel_names())
         return names | set(layers.__all__) | set(quantization_names()) | {p.name for p in ALL_POINTS}
 
 
@@ -96,6 +98,8 @@ def explain_here(asked: Asked, kind: str, name: str) -> list[Explanation]:
         found += _model(asked, name)
     if _is_op(name):
         found += _op(asked, name)
+    if name in kernel_names():
+        found += _kernel(asked, name)
     if name in quantization_names():
         found += _quantization(asked, name)
     return found
@@ -163,6 +167,15 @@ def _op(asked: Asked, name: str) -> list[Explanation]:
         for op in inspection.names[:1]:
             switches = parse_switches(custom_ops)
             explanation.facts["switched"] = f"{'on' if switches.enabled(op) else 'off'} by {switches.reason(op)}"
+    return [explanation]
+
+
+def _kernel(asked: Asked, name: str) -> list[Explanation]:
+    inspection = asked.inspect("kernel", name)
+    if inspection.unknown:
+        return []
+    explanation = inspection.explanation or Explanation(kind="kernel", name=name)
+    explanation.error = explanation.error or inspection.error
     return [explanation]
 
 
@@ -262,6 +275,6 @@ def _is_op(name: str) -> bool:
 
 
 _KINDS: dict[str, Callable[[Asked, str], list[Explanation]]] = {
-    "platform": _platform, "model": _model, "op": _op, "attention": _attention, "quantization": _quantization,
-    "plugin": _plugin,
+    "platform": _platform, "model": _model, "op": _op, "kernel": _kernel, "attention": _attention,
+    "quantization": _quantization, "plugin": _plugin,
 }  # fmt: skip

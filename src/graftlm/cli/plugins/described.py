@@ -123,6 +123,26 @@ def explain_op(description: Description, name: str) -> Explanation:
     return explanation
 
 
+def explain_kernels(description: Description, name: str = "") -> Explanation:
+    """Say who replaced the kernel function `name`, or any, and where the replacement was bound."""
+    wanted = {"key": name} if name else {}
+    explanation = Explanation(kind="kernel", name=name)
+    for event in events_of(description, "registered", registry="kernel_functions", **wanted):
+        facts = event["facts"]
+        bound = events_of(description, "kernel_replaced", kernel=facts["key"])
+        here = [e for e in bound if e["process"] == event["process"]]
+        uses = f"bound by {sum(_count(e) for e in here)} objects" if here else "no object has bound it"
+        explanation.candidates.append(
+            Candidate(
+                name=facts["key"], state="won", reason=f"in {event['process']}; {uses}", owner=facts["owner"],
+                target=facts["value"],
+            )
+        )  # fmt: skip
+    won = dict.fromkeys(f"{c.target} of {c.owner}" for c in explanation.candidates)
+    explanation.answer = ", ".join(won) or "the engine's own"
+    return explanation
+
+
 def explain_attention(description: Description) -> Explanation:
     """Say which backend the platform named for each distinct question, in each process."""
     explanation = Explanation(kind="attention")
@@ -173,7 +193,8 @@ def names_in(description: Description) -> set[str]:
     plugins = {row[key] for row in description["plugins"] for key in ("name", "distribution")}
     ops = {e["facts"]["op"] for e in events_of(description, "op_dispatched")}
     models = {e["facts"]["key"] for e in events_of(description, "registered", registry="models")}
-    return plugins | ops | models
+    kernels = {e["facts"]["key"] for e in events_of(description, "registered", registry="kernel_functions")}
+    return plugins | ops | models | kernels
 
 
 def _point_of(event: Mapping[str, Any]) -> str:

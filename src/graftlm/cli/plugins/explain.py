@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
 
 OPTIONS = engine_options()
-KINDS = ("platform", "model", "op", "attention", "quantization", "plugin")
+KINDS = ("platform", "model", "op", "kernel", "attention", "quantization", "plugin")
 _NAMED = ("model", "op", "plugin")
 
 
@@ -46,8 +46,8 @@ def build_parser() -> ArgumentParser:
     parser.usage = "graftlm plugins explain [KIND] [NAME] [OPTION …]"
     parser.add_argument(
         "what", nargs="+", metavar="WHAT",
-        help=f"A kind ({', '.join(KINDS)}) and a name, or any name alone; platform, attention and quantization "
-        "need none.",
+        help=f"A kind ({', '.join(KINDS)}) and a name, or any name alone; platform, kernel, attention and "
+        "quantization need none.",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
     parser.add_argument("--url", help="Ask a running server, such as http://127.0.0.1:8000, what it did.")
@@ -117,6 +117,8 @@ def explain_described(description: dict[str, Any], kind: str, name: str) -> list
             return [described.explain_model(description, name)]
         case "op":
             return [described.explain_op(description, name)]
+        case "kernel":
+            return [described.explain_kernels(description, name)]
         case "attention":
             return [described.explain_attention(description)]
         case "quantization":
@@ -129,7 +131,9 @@ def explain_described(description: dict[str, Any], kind: str, name: str) -> list
             return described.explain_plugins(description, name)
     found = described.explain_plugins(description, name)
     model, op = described.explain_model(description, name), described.explain_op(description, name)
-    return [*found, *([model] if model.candidates and not found else []), *([op] if op.candidates else [])]
+    kernel = described.explain_kernels(description, name)
+    others = [e for e in (None if found else model, op, kernel) if e is not None and e.candidates]
+    return [*found, *others]
 
 
 def _ask_here(parser: ArgumentParser, argv: list[str], kind: str, name: str) -> list[Explanation]:

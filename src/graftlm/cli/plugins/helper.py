@@ -21,7 +21,7 @@ _TIMEOUT_S = 120
 
 
 class InspectionRequest(msgspec.Struct, kw_only=True):
-    """What the helper is asked: `question` is "op" or "attention"; `plan` is filled in on the way."""
+    """What the helper is asked: `question` is "op", "kernel" or "attention"; `plan` is filled in on the way."""
 
     question: str
     name: str = ""

@@ -49,9 +49,38 @@ def answer_to(request: InspectionRequest) -> Inspection:
     match request.question:
         case "op":
             return _op(host, config, request.name, problem=problem, built=request.has_model)
+        case "kernel":
+            return _kernels(request.name)
         case "attention":
             return Inspection(explanation=_attention(host, config, problem=problem, built=request.has_model))
     raise ValueError(f"unknown question {request.question!r}")
+
+
+def _kernels(name: str) -> Inspection:
+    """Let the platform replace kernel functions as in a worker, and say which run: one, or all."""
+    from graftlm.ops.kernel_functions import BUILT_IN_KERNELS, kernel_names, kernel_override
+    from graftlm.platforms.hooks import call_hook
+
+    call_hook("register_triton_kernel_overrides")
+    names = [name] if name else kernel_names()
+    if not set(names) <= set(kernel_names()):
+        return Inspection(unknown=True)
+    explanation = Explanation(kind="kernel", name=name)
+    for kernel in names:
+        override = kernel_override(kernel)
+        if override is not None:
+            path, owner = override
+            reason = "replaced by name"
+            explanation.candidates.append(
+                Candidate(name=kernel, state="won", reason=reason, owner=owner, target=path)
+            )
+        state = "won" if override is None else "lost"
+        own = BUILT_IN_KERNELS.get(kernel, "")
+        explanation.candidates.append(Candidate(name=kernel, state=state, reason="the reference", target=own))
+    won = [c for c in explanation.candidates if c.state == "won"]
+    replaced = [f"{c.target} of {c.owner}" for c in won if c.owner]
+    explanation.answer = ", ".join(replaced) or (won[0].target if name else "the engine's own")
+    return Inspection(explanation=explanation)
 
 
 def _build(config: EngineConfig) -> str:

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import OpExample, Tolerance, exactly, random_numbers
+from graftlm.ops.kernel_functions import bind_kernel, overridable
 from graftlm.ops.sampling.inputs import SamplingInputs
 
 #: How many of the best tokens are looked at, in turn, before the whole vocabulary is sorted to find a nucleus.
@@ -30,18 +31,26 @@ class ChooseTokens(CustomOp):
     with the last one kept are kept too. So a row's token depends on nothing but its own logits and parameters.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._best_token = bind_kernel(best_token, "sampling.best_token")
+        self._inverse_transform = bind_kernel(inverse_transform, "sampling.inverse_transform")
+
     def forward_native(self, logits: torch.Tensor, inputs: SamplingInputs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return token ids [rows] int64, and [rows] bool: whether the row's logits could be used at all.
 
         A row with NaN or +inf, or with nothing but -inf, has no meaningful token. `logits` [rows, vocab] float32
         stays as it is.
         """
-        best, token_ids = _best_token(logits)  # NaN wins a maximum, so `best` tells of any in the row
+        best, token_ids = self._best_token(logits)  # NaN wins a maximum, so `best` tells of any in the row
         usable = torch.isfinite(best)
         if inputs.temperature is not None:
+            assert inputs.uniforms is not None
             rows = (inputs.temperature > 0).nonzero().squeeze(1)  # [random rows]
             of_rows = logits if rows.numel() == logits.shape[0] else logits[rows]
-            token_ids[rows] = _draw(of_rows, best[rows], inputs, rows)
+            weights = _weights(of_rows, best[rows], inputs, rows)
+            drawn = self._inverse_transform(weights, inputs.uniforms[rows])
+            token_ids[rows] = drawn.clamp_(max=logits.shape[-1] - 1)  # only a row that is not usable exceeds it
         return token_ids, usable
 
     def example_inputs(self, generator: torch.Generator, dtype: torch.dtype) -> Iterable[OpExample]:
@@ -72,20 +81,20 @@ class ChooseTokens(CustomOp):
         return exactly("a token is right or wrong")
 
 
-def _draw(logits: torch.Tensor, best: torch.Tensor, inputs: SamplingInputs, rows: torch.Tensor) -> torch.Tensor:
-    """Draw a token for each random row: logits [random rows, vocab] -> [random rows]."""
-    assert inputs.temperature is not None and inputs.uniforms is not None
+def _weights(logits: torch.Tensor, best: torch.Tensor, inputs: SamplingInputs, rows: torch.Tensor) -> torch.Tensor:
+    """Return what temperature and filters leave of each random row: logits -> weights [random rows, vocab]."""
+    assert inputs.temperature is not None
     # 0 for the best token and less for all others, so that no temperature overflows.
     scaled = (logits - best[:, None]) / inputs.temperature[rows, None]  # [random rows, vocab]
     floor = _floor(scaled, inputs, rows)
     weights = scaled.exp()
     if floor is not None:
         weights.masked_fill_(scaled < floor[:, None], 0.0)
-    drawn = _inverse_transform(weights, inputs.uniforms[rows])
-    return drawn.clamp_(max=logits.shape[-1] - 1)  # only a row that is not usable exceeds it
+    return weights
 
 
-def _best_token(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+@overridable("sampling.best_token")
+def best_token(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the largest value of each row and its first place, [rows] each."""
     pieces = _in_pieces(logits, float("-inf"))  # [rows, pieces, _PIECE]
     best_of_piece = pieces.amax(-1)  # [rows, pieces]
@@ -94,7 +103,8 @@ def _best_token(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return best, piece * _PIECE + place
 
 
-def _inverse_transform(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+@overridable("sampling.inverse_transform")
+def inverse_transform(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """Return where the cumulative weights [rows, vocab] pass `uniforms` [rows] of their total, [rows]."""
     pieces = _in_pieces(weights, 0.0)  # [rows, pieces, _PIECE]
     cumulative = pieces.sum(-1).cumsum(-1, dtype=torch.float64)  # [rows, pieces]
