@@ -75,7 +75,7 @@ def test_a_command_line_that_cannot_be_read_ends_with_code_2(words: list[str], p
             ["--worker-cls=graftlm.worker.cpu_worker:CpuWorkr"],
             ["CpuWorkr", "did you mean graftlm.worker.cpu_worker:CpuWorker"],
         ),
-        (["--quantization=awq"], ["--quantization='awq'", "install a plugin"]),
+        (["--quantization=awq"], ["--quantization='awq'", "nothing provides this name"]),
         (["--custom-ops=+rms_nrm"], ["--custom-ops='+rms_nrm'", "rms_norm"]),
         (["--custom-ops=all,none"], ["--custom-ops='all,none'", "keep one of all and none"]),
         (["--custom-ops=+silu,-silu"], ["+silu and -silu contradict"]),
