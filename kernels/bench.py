@@ -83,7 +83,7 @@ class Engine:
 @contextmanager
 def native_seconds() -> Iterator[list[float]]:
     """Collect the time inside native calls of packed matrices; what else a step takes is Python and torch."""
-    from graftlm_kernels import _native, attention, native
+    from graftlm_kernels import _native, attention, capture, native
 
     total = [0.0]
 
@@ -97,12 +97,14 @@ def native_seconds() -> Iterator[list[float]]:
 
         return run
 
+    calls_of = {
+        native.PackedWeight: ("_multiply",),
+        attention.NativeCpuAttention: ("_write", "_attend"),
+        capture.KeptStep: ("run",),
+    }
     undo = []
     for held in gc.get_objects():
-        names = {native.PackedWeight: ("_multiply",), attention.NativeCpuAttention: ("_write", "_attend")}.get(
-            type(held), ()
-        )
-        for name in names:
+        for name in calls_of.get(type(held), ()):
             undo.append((held, name, getattr(held, name)))
             setattr(held, name, timed(getattr(held, name)))
     for name in ("rms_norm", "silu_and_mul", "rotate"):

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "attention.h"
+#include "capture.h"
 #include "linear.h"
 #include "pool.h"
 
@@ -28,34 +29,48 @@ static void check_head(int64_t head_size) {
 
 static void linear(const PackedMatrix& matrix, Address x, int x_type, int64_t x_stride, int64_t rows, Address bias,
     int bias_type, Address y, int y_type, int64_t y_stride) {
-  matrix.multiply({pointer<void>(x), dtype(x_type), x_stride, rows}, pointer<void>(bias), dtype(bias_type),
-      {pointer<void>(y), dtype(y_type), y_stride});
+  run_kept([=, &matrix](const StepInputs&) {
+    matrix.multiply({pointer<void>(x), dtype(x_type), x_stride, rows}, pointer<void>(bias), dtype(bias_type),
+        {pointer<void>(y), dtype(y_type), y_stride});
+  });
+}
+
+static void gather(const PackedMatrix& matrix, Address ids, int64_t count, Address to, int type) {
+  run_kept([=, &matrix, ids = Place(ids)](const StepInputs& inputs) {
+    matrix.gather(ids.in<int64_t>(inputs), count, pointer<void>(to), dtype(type));
+  });
 }
 
 static void rms_norm(Address x, int64_t x_stride, Address residual, int64_t residual_stride, Address weight,
     Address y, int64_t rows, int64_t columns, float eps, int type) {
   const NormJob job{pointer<void>(x), x_stride, pointer<void>(residual), residual_stride, pointer<void>(weight),
       pointer<void>(y), columns, eps, dtype(type)};
-  const Path& path = current_path();
-  for_ranges(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns, 1)),
-      [&](int64_t begin, int64_t end) { path.rms_norm(job, begin, end); });
+  run_kept([=](const StepInputs&) {
+    const Path& path = current_path();
+    for_ranges(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns, 1)),
+        [&](int64_t begin, int64_t end) { path.rms_norm(job, begin, end); });
+  });
 }
 
 static void silu_and_mul(Address x, int64_t x_stride, Address y, int64_t rows, int64_t columns, int type) {
   const ActivationJob job{pointer<void>(x), x_stride, pointer<void>(y), columns, dtype(type)};
-  const Path& path = current_path();
-  for_ranges(rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(columns, 1)), [&](int64_t begin, int64_t end) {
-    for (; begin < end; ++begin) path.silu_and_mul(job, begin, 0, columns);
+  run_kept([=](const StepInputs&) {
+    const Path& path = current_path();
+    for_ranges(rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(columns, 1)), [&](int64_t begin, int64_t end) {
+      for (; begin < end; ++begin) path.silu_and_mul(job, begin, 0, columns);
+    });
   });
 }
 
 static void rotate(Address x, int64_t x_stride, Address y, int64_t y_stride, int64_t tokens, int64_t heads,
     int64_t head_size, int type, Address table, int table_type, Address positions, int64_t dims, bool neox) {
   check_head(head_size);
-  const RotateJob job{{pointer<void>(table), dtype(table_type), pointer<int64_t>(positions), dims, neox},
-      pointer<void>(x), x_stride, pointer<void>(y), y_stride, heads, head_size, dtype(type)};
-  const Path& path = current_path();
-  for_ranges(tokens, 16, [&](int64_t begin, int64_t end) { path.rotate(job, begin, end); });
+  run_kept([=, positions = Place(positions)](const StepInputs& inputs) {
+    const RotateJob job{{pointer<void>(table), dtype(table_type), positions.in<int64_t>(inputs), dims, neox},
+        pointer<void>(x), x_stride, pointer<void>(y), y_stride, heads, head_size, dtype(type)};
+    const Path& path = current_path();
+    for_ranges(tokens, 16, [&](int64_t begin, int64_t end) { path.rotate(job, begin, end); });
+  });
 }
 
 // One layer's attention: what stays the same from step to step is given once.
@@ -75,18 +90,24 @@ class AttentionLayer {
 
   void write(Address cache, int cache_type, int64_t block_size, Address key, int64_t key_stride, Address value,
       int64_t value_stride, int type, int64_t tokens, Address slots, Address positions) const {
-    const WriteJob job{geometry(cache, cache_type, block_size), rotation(positions), pointer<void>(key), key_stride,
-        pointer<void>(value), value_stride, dtype(type), pointer<int64_t>(slots)};
-    write_cache(job, tokens);
+    run_kept([=, this, slots = Place(slots), positions = Place(positions)](const StepInputs& inputs) {
+      const WriteJob job{geometry(cache, cache_type, block_size), rotation(positions.in<int64_t>(inputs)),
+          pointer<void>(key), key_stride, pointer<void>(value), value_stride, dtype(type), slots.in<int64_t>(inputs)};
+      write_cache(job, tokens);
+    });
   }
 
   void attend(Address cache, int cache_type, int64_t block_size, Address query, int64_t query_stride, Address output,
       int64_t output_stride, int type, int64_t requests, Address query_start, Address seq_lens, Address block_table,
       int64_t table_stride, Address positions) const {
-    const AttentionJob job{geometry(cache, cache_type, block_size), rotation(positions), pointer<void>(query),
-        query_stride, pointer<void>(output), output_stride, dtype(type), num_heads_ / num_kv_heads_, scale_,
-        pointer<int32_t>(block_table), table_stride, nullptr};
-    graftlm::attend(job, {pointer<int32_t>(query_start), pointer<int32_t>(seq_lens), requests});
+    run_kept([=, this, query_start = Place(query_start), seq_lens = Place(seq_lens), table = Place(block_table),
+                 positions = Place(positions)](const StepInputs& inputs) {
+      const int64_t stride = inputs.table_stride ? inputs.table_stride : table_stride;
+      const AttentionJob job{geometry(cache, cache_type, block_size), rotation(positions.in<int64_t>(inputs)),
+          pointer<void>(query), query_stride, pointer<void>(output), output_stride, dtype(type),
+          num_heads_ / num_kv_heads_, scale_, table.in<int32_t>(inputs), stride, nullptr};
+      graftlm::attend(job, {query_start.in<int32_t>(inputs), seq_lens.in<int32_t>(inputs), requests});
+    });
   }
 
  private:
@@ -94,10 +115,10 @@ class AttentionLayer {
     return {pointer<void>(cache), dtype(type), num_kv_heads_, block_size, head_size_};
   }
 
-  Rotation rotation(Address positions) const {
+  Rotation rotation(const int64_t* positions) const {
     if (!positions) return {};
     Rotation own = rotation_;
-    own.positions = pointer<int64_t>(positions);
+    own.positions = positions;
     return own;
   }
 
@@ -127,10 +148,7 @@ NB_MODULE(_native, m) {
           }, NoGil())
       .def("multiply", &linear, NoGil())
       .def("set_wide", &PackedMatrix::set_wide, "Activations of 4-bit weights in 16 bits, else in 8.")
-      .def("gather",
-          [](const PackedMatrix& self, Address ids, int64_t count, Address to, int type) {
-            self.gather(pointer<int64_t>(ids), count, pointer<void>(to), dtype(type));
-          }, NoGil())
+      .def("gather", &gather, NoGil())
       .def_prop_ro("outputs", &PackedMatrix::outputs)
       .def_prop_ro("columns", &PackedMatrix::columns)
       .def_prop_ro("nbytes", &PackedMatrix::bytes);
@@ -142,4 +160,18 @@ NB_MODULE(_native, m) {
       .def("bind_rotation", &AttentionLayer::bind_rotation)
       .def("write", &AttentionLayer::write, NoGil())
       .def("attend", &AttentionLayer::attend, NoGil());
+  nb::class_<CapturedStep>(m, "CapturedStep")
+      .def("__init__",
+          [](CapturedStep* self, Address ids, Address positions, Address slots, Address query_start, Address seq_lens,
+              Address table, int64_t table_stride) {
+            new (self) CapturedStep({{ids, positions, slots, query_start, seq_lens, table}, table_stride});
+          })
+      .def("begin", &CapturedStep::begin, "Keep the calls that this thread makes until `end`.")
+      .def("end", &CapturedStep::end)
+      .def("__len__", &CapturedStep::size)
+      .def("run",
+          [](const CapturedStep& self, Address ids, Address positions, Address slots, Address query_start,
+              Address seq_lens, Address table, int64_t table_stride) {
+            self.run({{ids, positions, slots, query_start, seq_lens, table}, table_stride});
+          }, NoGil());
 }

@@ -5,17 +5,21 @@ It does not know models; how a step is cut into tasks for the threads is the nat
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from graftlm.contracts.attention import AttentionBackend, AttentionMetadata
 from graftlm_kernels import _native
+from graftlm_kernels.capture import StepCapture
 from graftlm_kernels.native import DTYPE_CODES, use_threads
 from graftlm_kernels.ops import RotaryEmbedding
 
 if TYPE_CHECKING:
     from graftlm.contracts.platform import AttentionQuestion
+
+logger = logging.getLogger(__name__)
 
 MAX_HEAD_SIZE = 1024
 FORMATS = tuple(str(dtype).removeprefix("torch.") for dtype in DTYPE_CODES)
@@ -62,6 +66,13 @@ class NativeCpuAttention(AttentionBackend):
     @classmethod
     def build_metadata(cls, metadata: AttentionMetadata) -> None:
         metadata.backend = StepAddresses(metadata)
+
+    @classmethod
+    def capture_steps(cls, model: torch.nn.Module) -> StepCapture | None:
+        capture = StepCapture(model)
+        if capture.obstacle:
+            logger.debug("steps are not kept: %s", capture.obstacle)
+        return None if capture.obstacle else capture
 
     def __init__(
         self, *, num_heads: int, num_kv_heads: int, head_size: int, scale: float, prefix: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -67,6 +68,14 @@ class AttentionBackend(ABC):
     @classmethod
     def build_metadata(cls, metadata: AttentionMetadata) -> None:
         """Add to `metadata.backend`, once per step, what all layers of this backend share."""
+
+    @classmethod
+    def capture_steps(cls, model: torch.nn.Module) -> Callable[..., torch.Tensor] | None:
+        """Offer a call that gives what `model(input_ids, positions, context)` gives, faster where steps are alike.
+
+        Asked once, when caches are bound, of the only backend of a model that one rank computes alone.
+        """
+        return None
 
     @abstractmethod
     def __init__(

@@ -13,6 +13,7 @@ from torch import nn
 
 from graftlm.contracts.request import TokenLogprobs
 from graftlm.contracts.step import StepPlan, StepResult
+from graftlm.distributed.groups import tp_size
 from graftlm.ops.build import building
 from graftlm.ops.sampling import LogprobTensors, Sampler
 from graftlm.ops.verify import verify_ops
@@ -49,6 +50,8 @@ class ModelRunner:
         self.device = device
         self.is_driver = is_driver
         self._backends = backends
+        alone = len(backends) == 1 and tp_size() == 1
+        self._forward = (backends[0].capture_steps(model) if alone else None) or model
         assert config.model.max_model_len is not None, "the configuration is resolved"
         self.batch = InputBatch(
             max_num_seqs=config.scheduler.max_num_seqs,
@@ -68,7 +71,7 @@ class ModelRunner:
             step = build_step_inputs(self.batch, plan, self.device)
             for backend in self._backends:
                 backend.build_metadata(step.context.attention)
-            hidden = self.model(step.input_ids, step.positions, step.context)  # [tokens, hidden_size]
+            hidden = self._forward(step.input_ids, step.positions, step.context)  # [tokens, hidden_size]
             if self.batch.num_prompt_logprobs:
                 self._rank_prompts(hidden, step, result)
             self._sample(hidden, step, result)
