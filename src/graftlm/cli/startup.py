@@ -18,6 +18,7 @@ from graftlm.config import environment
 from graftlm.config.arguments import (
     ArgumentParser,
     Arguments,
+    OpenChoices,
     UsageError,
     add_config_file_flag,
     add_options,
@@ -59,12 +60,39 @@ def add_engine_flags(parser: ArgumentParser, options: Sequence[Option]) -> None:
 
 
 def show_help_if_asked(parser: argparse.ArgumentParser, argv: Sequence[str]) -> bool:
-    """Print the help, with built-in choices only, and tell whether it was asked for."""
+    """Print the help, with the names that installed plugins add to flags, and tell whether it was asked for.
+
+    Names come from metadata and manifests: no plugin is imported.
+    """
     before_dashes = list(argv)[: list(argv).index("--")] if "--" in argv else list(argv)
     if not {"-h", "--help"} & set(before_dashes):
         return False
+    _add_installed_choices(parser)
     parser.print_help()
     return True
+
+
+def _add_installed_choices(parser: argparse.ArgumentParser) -> None:
+    from graftlm.engine.flag_choices import FLAGS, installed_choices
+
+    actions = {action.dest: action for action in parser._actions if action.dest in FLAGS}
+    if not actions:
+        return
+    from graftlm.contracts.points import ALL_POINTS
+    from graftlm.plugins.discovery import discover
+
+    for path, by_distribution in installed_choices(discover(ALL_POINTS)).items():
+        if path in actions and by_distribution:
+            said = "; ".join(f"{', '.join(names)} ({owner})" for owner, names in by_distribution.items())
+            actions[path].help = f"{actions[path].help} Installed: {said}.".replace("%", "%%")
+            _grow_choices(actions[path], [name for names in by_distribution.values() for name in names])
+
+
+def _grow_choices(action: argparse.Action, names: Sequence[str]) -> None:
+    """Show names as choices of a flag that has a list of them."""
+    if isinstance(action.choices, OpenChoices):
+        action.choices = OpenChoices(sorted({*action.choices, *names}))
+        action.metavar = None
 
 
 def start_logging(selection: Arguments, *, default_levels: Sequence[str] = ()) -> None:
@@ -139,11 +167,15 @@ def start_engine_command(
 
 def let_platform_extend(parser: ArgumentParser) -> None:
     """Call the platform's hook once; it may add choices, and register what they name."""
+    from graftlm.layers.quantization import quantization_names
     from graftlm.platforms import current_platform
     from graftlm.platforms.hooks import call_hook
 
     flags = set(parser.flags())
     call_hook("pre_register_and_update", parser)
+    for action in parser._actions:
+        if action.dest == "model.quantization":
+            _grow_choices(action, quantization_names())
     added = sorted(set(parser.flags()) - flags)
     if added:
         raise UsageError(

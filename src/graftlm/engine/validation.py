@@ -17,6 +17,7 @@ from graftlm.contracts import points
 from graftlm.contracts.errors import StartupError
 from graftlm.engine.checkpoint_values import quantization_of
 from graftlm.engine.class_paths import check_class_path, looks_like_class_path
+from graftlm.engine.flag_choices import check_declared_choices
 from graftlm.layers.quantization import quantization_names
 from graftlm.ops.names import BUILT_IN_OPS, InvalidOpSwitch, parse_switches
 
@@ -70,6 +71,7 @@ def check_ranges(values: Mapping[str, Any]) -> None:
 
 def check_names(config: EngineConfig, host: PluginHost, platform: Platform) -> None:
     """Refuse every name that a child process could not resolve."""
+    check_declared_choices(host)
     check_worker_class(config.parallel.worker_cls, host, platform)
     check_executor(config, host)
     backend = config.attention.attention_backend

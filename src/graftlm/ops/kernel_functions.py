@@ -10,11 +10,13 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graftlm.plugins import Registry, RegistryError, UnknownKey, calling, find_host, record_counted
-from graftlm.plugins.host import PluginHost
 from graftlm.plugins.registry import value_text
+
+if TYPE_CHECKING:
+    from graftlm.plugins.host import PluginHost
 
 logger = logging.getLogger(__name__)
 

@@ -47,6 +47,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
     plugins: tuple[Plugin, ...] = ()
     settings: dict[str, dict[str, Setting]] = {}
+    choices: dict[str, dict[str, list[str]]] = {}
+    """Distribution → flag → names that its code says it will register."""
     shadows: tuple[Shadow, ...] = ()
     unknown_groups: tuple[UnknownGroup, ...] = ()
     searched: int = 0
@@ -84,6 +86,7 @@ def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
             copies.setdefault(found.key, []).append(found)
     plugins: list[Plugin] = []
     settings: dict[str, dict[str, Setting]] = {}
+    choices: dict[str, dict[str, list[str]]] = {}
     shadows: list[Shadow] = []
     unknown: list[UnknownGroup] = []
     for key in sorted(copies):
@@ -93,13 +96,16 @@ def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
         shadows.extend(_shadow(used, other) for other in others)
         own, declared = _read(used, by_group)
         plugins.extend(own)
-        if declared:
-            settings[used.dist.metadata["Name"]] = declared
+        if declared.settings:
+            settings[used.dist.metadata["Name"]] = declared.settings
+        if declared.choices and not all(plugin.refused for plugin in own):
+            choices[used.dist.metadata["Name"]] = declared.choices
         unknown.extend(_unknown(used, by_group))
     plugins.sort(key=lambda p: (p.point, normalized(p.distribution), p.name, p.value))
     return Discovery(
         plugins=tuple(plugins),
         settings=settings,
+        choices=choices,
         shadows=tuple(shadows),
         unknown_groups=tuple(unknown),
         searched=searched,
@@ -137,8 +143,8 @@ def _shadow(used: _Found, other: _Found) -> Shadow:
     return shadow
 
 
-def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list[Plugin], dict[str, Setting]]:
-    """Return the plugins and the declared settings of one distribution."""
+def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list[Plugin], Manifest]:
+    """Return the plugins and the manifest of one distribution."""
     name = found.dist.metadata["Name"]
     entries = sorted((e for e in found.entries if e.group in by_group), key=lambda e: (e.group, e.name, e.value))
     packages = sorted({e.value.partition(":")[0].partition(".")[0].strip() for e in entries})
@@ -167,7 +173,7 @@ def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list
             refused=refused or reason,
         )
         plugins.append(plugin)
-    return plugins, manifest.settings
+    return plugins, manifest
 
 
 def _stray_table(

@@ -8,6 +8,9 @@ before = ["other"]                  # order, by name or distribution:name
 after = ["acme-base:ops"]
 replaces = ["LlamaForCausalLM"]     # keys of others that it may take over
 
+[choices]                           # names for a flag that code registers, so that --help can show them
+quantization = ["acme_int8"]        # the flag, without dashes, as its option is spelled
+
 [settings.threads]                  # read with graftlm.plugins.settings()
 type = "int"                        # str, int, float or bool
 default = 4
@@ -50,6 +53,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     api: str = ""
     plugin: dict[str, PluginTable] = {}
     settings: dict[str, Setting] = {}
+    choices: dict[str, list[str]] = {}
 
 
 def find_package(package: str) -> Path | None:

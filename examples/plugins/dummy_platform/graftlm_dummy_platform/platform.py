@@ -32,8 +32,15 @@ class DummyPlatform(Platform):
 
     @classmethod
     def pre_register_and_update(cls, parser: argparse.ArgumentParser | None = None) -> None:
-        """A vendor registers here what flags may name, such as a quantization method."""
+        """Register what flags may name: a quantization method, which every process gets and --help shows.
+
+        The manifest declares its name, since --help runs no plugin.
+        """
+        from graftlm.layers.quantization import register_quantization_config
+        from graftlm_dummy_platform.quantization import DummyInt8
+
         logger.info("pre_register_and_update called parser=%s", parser is not None)
+        register_quantization_config(DummyInt8.name)(DummyInt8)
 
     @classmethod
     def apply_config_platform_defaults(cls, config: EngineConfig) -> None:
