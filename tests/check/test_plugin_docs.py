@@ -23,8 +23,6 @@ DOCUMENTED = (
     "workers", "communicators", "quantization_methods", "model_loaders", "model_sources", "stat_logger_plugins",
     "endpoint_plugins",
 )  # fmt: skip
-#: Their example packages name the class by module:Class, or register it, as most packages do.
-NAMED_BY_PATH = ("models", "workers", "communicators")
 POINTS = {point.name: point for point in ALL_POINTS if point.name in DOCUMENTED}
 BLOCK = re.compile(r"(?:^`(?P<path>[\w./-]+)`:\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.M | re.S)
 
@@ -88,8 +86,7 @@ def test_plugin_docs_pages_tell_the_facts_of_their_point(name: str) -> None:
         assert row in text, row
     assert f'[project.entry-points."{point.group}"]' in text
     (example,) = re.findall(r"\| example package \| \[(\w+)\]", text)
-    if name not in NAMED_BY_PATH:
-        assert f'entry-points."{point.group}"]' in (EXAMPLES / example / "pyproject.toml").read_text()
+    assert f'entry-points."{point.group}"]' in (EXAMPLES / example / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTED if name != "general_plugins"])

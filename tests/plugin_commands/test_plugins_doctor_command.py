@@ -124,5 +124,5 @@ def test_sound_plugins_and_the_engines_own(installed, example_wheels):
 
     assert done.returncode == 0, done.stdout
     assert "graftlm_dummy_platform.platform:DummyPlatform" in done.stdout
-    assert "2 plugins checked, 0 broken" in done.stdout and "--all checks them" in done.stdout
+    assert "4 plugins checked, 0 broken" in done.stdout and "--all checks them" in done.stdout
     assert done.stdout.splitlines()[-1] == "a start is not refused"

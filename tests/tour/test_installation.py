@@ -13,6 +13,8 @@ from typing import Any
 
 from plugin_packages import DUMMY_MODEL, DUMMY_PLATFORM, Site, copy_source, run_graftlm
 
+from graftlm.plugins.plugin import BUILT_IN_DISTRIBUTIONS as BUILT_IN
+
 
 def pip(*arguments: str, python: Path | None = None) -> str:
     """Run pip, offline, of this environment, upon the environment of `python` if given."""
@@ -26,9 +28,9 @@ def pip(*arguments: str, python: Path | None = None) -> str:
 
 
 def own_plugins(listing: str) -> dict[str, str]:
-    """Return name -> state of the plugins that are not graftlm's."""
+    """Return name -> state of the plugins that are neither graftlm's nor those of its kernels."""
     rows: list[dict[str, Any]] = json.loads(listing)["plugins"]
-    return {row["name"]: row["state"] for row in rows if row["distribution"] != "graftlm"}
+    return {row["name"]: row["state"] for row in rows if row["distribution"] not in BUILT_IN}
 
 
 def test_pip_install_makes_a_plugin_take_part(site: Site, tmp_path: Path):
@@ -39,7 +41,7 @@ def test_pip_install_makes_a_plugin_take_part(site: Site, tmp_path: Path):
     after = own_plugins(run_graftlm("plugins", "--json", env=site.environment).stdout)
 
     assert before == {}
-    assert after == {"register_dummy_model": "active"}
+    assert after == {"register_dummy_model": "active", "MyPublishedLlamaForCausalLM": "idle"}
 
 
 def test_pip_install_and_uninstall_in_an_environment(tmp_path: Path):
@@ -60,7 +62,7 @@ def test_pip_install_and_uninstall_in_an_environment(tmp_path: Path):
 
     source = copy_source(DUMMY_PLATFORM, tmp_path / "source")
     pip("install", "--no-index", "--no-build-isolation", str(source), python=python)
-    assert listed() == {"dummy_platform_plugin": "active", "dummy_custom_ops": "idle"}
+    assert listed() == {"dummy_platform_plugin": "active", "dummy_custom_ops": "idle", "dummy": "idle"}
 
     pip("uninstall", "--yes", "graftlm-dummy-platform", python=python)
     assert listed() == {}

@@ -59,9 +59,11 @@ def test_stop_01_installing_runs_nothing(tour):
 
     assert {(e.group, e.name) for e in found[PLATFORM].entry_points} == {
         ("graftlm.platform_plugins", "dummy_platform_plugin"), ("graftlm.general_plugins", "dummy_custom_ops"),
+        ("graftlm.workers", "dummy"), ("graftlm.communicators", "dummy"),
     }  # fmt: skip
     assert {(e.group, e.name) for e in found[MODEL].entry_points} == {
-        ("graftlm.general_plugins", "register_dummy_model")
+        ("graftlm.general_plugins", "register_dummy_model"),
+        ("graftlm.models", "MyPublishedLlamaForCausalLM"),
     }
     assert tour.records_before == []
 
@@ -242,8 +244,10 @@ def test_stop_12_the_worker_takes_its_device_and_joins_its_group(tour):
         (built,) = tour.events("communicator_built", worker)
         assert resolved["facts"]["worker_cls"] == "graftlm_dummy_platform.worker:DummyWorker"
         assert built["facts"] == {
-            "group": "tp", "size": 2, "cls": "graftlm_dummy_platform.communicator:DummyCommunicator",
+            "group": "tp", "size": 2, "cls": "dummy",
         }  # fmt: skip
+        for point in ("workers", "communicators"):
+            assert tour.plugin("dummy", point)["processes"][worker] == "active"
         ledger = tour.ledger(worker)
         steps = ["worker_class_resolved", "set_device", "get_device_communicator_cls", "communicator_built"]
         assert sorted(steps, key=ledger.index) == steps

@@ -75,7 +75,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         raise UsageError(f"--timeout={words.timeout:g}: use a time above 0")
     start_logging(arguments, default_levels=["critical"])
     discovery = discover(ALL_POINTS)
-    wanted = [p for p in discovery.plugins if words.all or p.distribution != "graftlm"]
+    wanted = [p for p in discovery.plugins if words.all or not p.built_in]
     platform, problem = try_a_start(selection, timeout_s=words.timeout)
     verdicts = examine_all(wanted, discovery, platform or _CPU, timeout_s=words.timeout)
     for identity, problem in duplicates(discovery.plugins):

@@ -8,13 +8,19 @@ from typing import Any, ClassVar
 
 from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.platform import AttentionQuestion, Platform, PlatformKind
+from graftlm.contracts.points import ATTENTION_BACKENDS, COMMUNICATORS, WORKERS
 from graftlm.platforms.detectors import Detection
+from graftlm.plugins import ExtensionPoint
+from graftlm.plugins.named import load_named
 from graftlm.plugins.resolve import path_of, resolve_class_path
 from graftlm.testing.elsewhere import Elsewhere
 from graftlm.testing.host import FakeDistribution, plugin_host
 from graftlm.testing.suite import NotDeclared, Suite
 
 _QUICK_S = 1.0
+_POINTS: dict[str, ExtensionPoint[Any]] = {
+    "worker_cls": WORKERS, "get_device_communicator_cls": COMMUNICATORS, "get_attn_backend_cls": ATTENTION_BACKENDS,
+}  # fmt: skip
 _HOOKS = (
     "pre_register_and_update", "apply_config_platform_defaults", "check_and_update_config",
     "register_triton_kernel_overrides", "set_device", "get_device_communicator_cls", "get_attn_backend_cls",
@@ -178,11 +184,12 @@ class PlatformConformance(Suite):
         except Exception as error:
             self.fail(f"{name} raises {type(error).__name__}: {error}")
 
-    def _resolve(self, path: str, *, what: str = "get_attn_backend_cls") -> Any:
+    def _resolve(self, named: str, *, what: str = "get_attn_backend_cls") -> Any:
+        """Import what a hook names: a class path, or the name of an entry point of that kind."""
         try:
-            return resolve_class_path(path, what=what)
+            return load_named(_POINTS[what], named, what=what)
         except Exception as error:
-            self.fail(f"{what} names {path!r}, which cannot be imported: {type(error).__name__}: {error}")
+            self.fail(f"{what} names {named!r}, which cannot be imported: {type(error).__name__}: {error}")
 
     @classmethod
     def _detector(cls) -> Any:
