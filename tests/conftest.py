@@ -24,6 +24,16 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def leave_no_plugin_host_behind() -> Iterator[None]:
+    """A test that bootstraps this process does not change the tests after it."""
+    from graftlm.plugins.current import find_host, hold_host
+
+    before = find_host()
+    yield
+    hold_host(before)
+
+
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama checkpoint of two layers, with a byte-level tokenizer and a chat template."""

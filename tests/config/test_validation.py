@@ -11,6 +11,8 @@ from graftlm.engine.validation import check_names, check_numbers, check_op_switc
 class FakeHost:
     """A host whose plugins are given as names by point."""
 
+    discovery = None  # no manifests
+
     def __init__(self, **names: list[str]) -> None:
         self.names = names
 
