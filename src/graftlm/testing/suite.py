@@ -92,19 +92,20 @@ class Suite:
     @classmethod
     def run(cls) -> list[CheckResult]:
         """Run every check in this process, without pytest, and say what came of each."""
-        results = []
-        for name in cls.checks():
-            try:
-                getattr(cls(), name)()
-            except unittest.SkipTest as skipped:
-                results.append(CheckResult(name, "skipped", str(skipped)))
-            except ContractBroken as broken:
-                results.append(CheckResult(name, "failed", str(broken)))
-            except Exception:
-                results.append(CheckResult(name, "failed", traceback.format_exc()))
-            else:
-                results.append(CheckResult(name, "passed"))
-        return results
+        return [cls.run_check(name) for name in cls.checks()]
+
+    @classmethod
+    def run_check(cls, name: str) -> CheckResult:
+        """Run one check in this process, without pytest."""
+        try:
+            getattr(cls(), name)()
+        except unittest.SkipTest as skipped:
+            return CheckResult(name, "skipped", str(skipped))
+        except ContractBroken as broken:
+            return CheckResult(name, "failed", str(broken))
+        except Exception:
+            return CheckResult(name, "failed", traceback.format_exc())
+        return CheckResult(name, "passed")
 
 
 def failures(suite: type[Suite]) -> dict[str, str]:

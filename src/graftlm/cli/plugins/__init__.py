@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "trace": ("trace", "Run a command and show the sixteen stops of its plugins, live, from every process."),
     "doctor": ("doctor", "Import and check every installed plugin in a process of its own."),
     "new": ("new", "Write a working, tested plugin package."),
+    "test": ("conformance", "Run the conformance suites of everything that a plugin package declares."),
     "lock": ("lock", "Write names, versions and file hashes of the enabled plugins to a file."),
     "bisect": ("bisect", "Run a command again and again until the plugin that breaks it is named."),
 }
