@@ -95,9 +95,8 @@ def test_an_exact_list_may_not_leave_out_the_device_in_silence(site, wheels):
     assert "dummy_platform_plugin" in message and "--platform cpu" in message
     assert decided["plan"]["platform"]["name"] == "cpu"
     states = {p["name"]: p["state"] for p in decided["plugins"] if p["distribution"].startswith("graftlm-dummy")}
-    assert states == {
-        "register_dummy_model": "active", "dummy_platform_plugin": "disabled", "dummy_custom_ops": "disabled",
-    }  # fmt: skip
+    assert [name for name, state in states.items() if state != "disabled"] == ["register_dummy_model"]
+    assert states["register_dummy_model"] == "active" and "dummy_platform_plugin" in states
 
 
 def test_safe_mode_leaves_every_plugin_alone(site, wheels, tmp_path):
