@@ -3,6 +3,7 @@
 // Panels of outputs are independent; rows are taken a few at a time so that unpacked weights serve all of them.
 #pragma once
 
+#include "block_sums.h"
 #include "path.h"
 #include "vec.h"
 
@@ -94,147 +95,6 @@ static void float_panel(const LinearJob& job, int64_t panel, int64_t row, int64_
   }
 }
 
-// One block of columns of a packed panel: eight outputs' scales, their minima (Q4_1), their weights.
-//
-// 4 bits: 4 vectors of 32 bytes; byte o * 4 + i of vector j holds output o's weights of columns 8j + i (low half)
-// and 8j + 4 + i (high half). 8 bits: 16 vectors of 16 bytes; byte o * 2 + i of vector p is column 2p + i.
-template <Format kFormat>
-struct Block {
-  static constexpr int kMinBytes = kFormat == Format::q4_1 ? 16 : 0;
-  static constexpr int kBytes = 16 + kMinBytes + (kFormat == Format::q8_0 ? 256 : 128);
-  const uint8_t* from;
-
-  V8 scales() const { return load(reinterpret_cast<const F16*>(from)); }
-  // Q4_0 is Q4_1 with a minimum of -8 scales; the sums of the activations already carry the -8.
-  V8 minima(V8 scale) const { return kMinBytes ? load(reinterpret_cast<const F16*>(from + 16)) : scale; }
-  const uint8_t* weights() const { return from + 16 + kMinBytes; }
-};
-
-// Where a 16-bit activation lies: beside 4-bit weights, the even columns of four stand before the odd ones.
-template <Format kFormat>
-GRAFTLM_INLINE int wide_place(int k) {
-  return kFormat == Format::q8_0 || k % 4 == 0 || k % 4 == 3 ? k : k % 4 == 1 ? k + 1 : k - 1;
-}
-
-#if GRAFTLM_USE_AVX2
-
-GRAFTLM_INLINE __m256i broadcast4(const void* from) {
-  int32_t four;
-  std::memcpy(&four, from, 4);
-  return _mm256_set1_epi32(four);
-}
-
-// Keeps the compiler from adding all products of a block in an order of its own, which would need more registers
-// than there are.
-GRAFTLM_INLINE void in_order(__m256i& value) { asm("" : "+x"(value)); }
-
-// The sums of one block of each panel for each row: eight outputs in eight lanes.
-template <Format kFormat, bool kWide, int kRows, int kPanels>
-GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* blocks, int64_t row, int64_t column,
-    V8 (*found)[kRows]) {
-  __m256i sums[kPanels][kRows];
-  for (int p = 0; p < kPanels; ++p)
-    for (int r = 0; r < kRows; ++r) sums[p][r] = _mm256_setzero_si256();
-  if constexpr (kFormat == Format::q8_0) {
-    const int16_t* x = job.q16 + row * job.columns + column;
-    for (int k = 0; k < 16; ++k) {
-      __m256i weights[kPanels];
-      for (int p = 0; p < kPanels; ++p)
-        weights[p] = _mm256_cvtepi8_epi16(
-            _mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks[p].weights() + 16 * k)));
-      for (int r = 0; r < kRows; ++r) {
-        const __m256i a = broadcast4(x + r * job.columns + 2 * k);
-        for (int p = 0; p < kPanels; ++p) {
-          sums[p][r] = _mm256_add_epi32(sums[p][r], _mm256_madd_epi16(weights[p], a));
-          in_order(sums[p][r]);
-        }
-      }
-    }
-    for (int p = 0; p < kPanels; ++p)
-      for (int r = 0; r < kRows; ++r) found[p][r] = _mm256_cvtepi32_ps(sums[p][r]);
-  } else if constexpr (kWide) {
-    const __m256i low = _mm256_set1_epi16(15);
-    const int16_t* x = job.q16 + row * job.columns + column;
-    for (int j = 0; j < 4; ++j) {
-      __m256i both[kPanels];
-      for (int p = 0; p < kPanels; ++p)
-        both[p] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(blocks[p].weights() + 32 * j));
-      // The even and the odd columns of the low halves, then of the high ones.
-      for (int part = 0; part < 4; ++part) {
-        const int shift = part == 0 ? 0 : part == 1 ? 8 : part == 2 ? 4 : 12;
-        __m256i weights[kPanels];
-        for (int p = 0; p < kPanels; ++p) weights[p] = _mm256_and_si256(_mm256_srli_epi16(both[p], shift), low);
-        for (int r = 0; r < kRows; ++r) {
-          const __m256i a = broadcast4(x + r * job.columns + 8 * j + 2 * part);
-          for (int p = 0; p < kPanels; ++p) {
-            sums[p][r] = _mm256_add_epi32(sums[p][r], _mm256_madd_epi16(weights[p], a));
-            in_order(sums[p][r]);
-          }
-        }
-      }
-    }
-    for (int p = 0; p < kPanels; ++p)
-      for (int r = 0; r < kRows; ++r) found[p][r] = _mm256_cvtepi32_ps(sums[p][r]);
-  } else {
-    const __m256i low = _mm256_set1_epi8(15);
-    const int8_t* x = job.q8 + row * job.columns + column;
-    for (int j = 0; j < 4; ++j) {
-      __m256i first[kPanels], second[kPanels];
-      for (int p = 0; p < kPanels; ++p) {
-        const __m256i both =
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(blocks[p].weights() + 32 * j));
-        first[p] = _mm256_and_si256(both, low);
-        second[p] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-      }
-      // 16 bits hold 8 steps: 8 * 2 * 15 * 127 = 30,480.
-      for (int r = 0; r < kRows; ++r) {
-        const __m256i a = broadcast4(x + r * job.columns + 8 * j);
-        for (int p = 0; p < kPanels; ++p) {
-          sums[p][r] = _mm256_add_epi16(sums[p][r], _mm256_maddubs_epi16(first[p], a));
-          in_order(sums[p][r]);
-        }
-        const __m256i b = broadcast4(x + r * job.columns + 8 * j + 4);
-        for (int p = 0; p < kPanels; ++p) {
-          sums[p][r] = _mm256_add_epi16(sums[p][r], _mm256_maddubs_epi16(second[p], b));
-          in_order(sums[p][r]);
-        }
-      }
-    }
-    const __m256i ones = _mm256_set1_epi16(1);
-    for (int p = 0; p < kPanels; ++p)
-      for (int r = 0; r < kRows; ++r) found[p][r] = _mm256_cvtepi32_ps(_mm256_madd_epi16(sums[p][r], ones));
-  }
-}
-
-#else
-
-template <Format kFormat, bool kWide, int kRows, int kPanels>
-GRAFTLM_INLINE void block_sums(const LinearJob& job, const Block<kFormat>* blocks, int64_t row, int64_t column,
-    V8 (*found)[kRows]) {
-  for (int p = 0; p < kPanels; ++p) {
-    const uint8_t* weights = blocks[p].weights();
-    I8 sums[kRows] = {};
-    for (int k = 0; k < kBlock; ++k) {
-      I8 w;
-      for (int o = 0; o < 8; ++o) {
-        if constexpr (kFormat == Format::q8_0) {
-          w[o] = static_cast<int8_t>(weights[16 * (k / 2) + 2 * o + k % 2]);
-        } else {
-          const uint8_t both = weights[32 * (k / 8) + 4 * o + k % 4];
-          w[o] = k % 8 < 4 ? both & 15 : both >> 4;
-        }
-      }
-      for (int r = 0; r < kRows; ++r) {
-        const int64_t first = (row + r) * job.columns + column;
-        sums[r] += w * static_cast<int32_t>(kWide ? job.q16[first + wide_place<kFormat>(k)] : job.q8[first + k]);
-      }
-    }
-    for (int r = 0; r < kRows; ++r) found[p][r] = __builtin_convertvector(sums[r], V8);
-  }
-}
-
-#endif
-
 // One row waits for memory alone. Bytes between what it reads and what it asks for, which lies right behind.
 constexpr int64_t kAhead = 2048;
 
@@ -250,6 +110,10 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
     if constexpr (kRows == 1) {
       for (int line = 0; line < Block<kFormat>::kBytes; line += 64)
         __builtin_prefetch(blocks[0].from + kAhead + line);
+    } else {  // the same place of the panels that come next
+      for (int p = 0; p < kPanels; ++p)
+        for (int line = 0; line < Block<kFormat>::kBytes; line += 64)
+          __builtin_prefetch(blocks[p].from + kPanels * num_blocks * Block<kFormat>::kBytes + line);
     }
     V8 found[kPanels][kRows];
     block_sums<kFormat, kWide, kRows, kPanels>(job, blocks, row, b * kBlock, found);
@@ -271,6 +135,10 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
 
 template <Format kFormat, bool kWide, int kPanels>
 static void integer_panels(const LinearJob& job, int64_t panel, int64_t row, int64_t end) {
+#if GRAFTLM_USE_VNNI
+  // With twice the registers, weights once unpacked serve twice the rows.
+  for (; row + 8 <= end; row += 8) integer_tile<kFormat, kWide, 8, kPanels>(job, panel, row);
+#endif
   for (; row + 4 <= end; row += 4) integer_tile<kFormat, kWide, 4, kPanels>(job, panel, row);
   switch (end - row) {
     case 3: integer_tile<kFormat, kWide, 3, kPanels>(job, panel, row); break;

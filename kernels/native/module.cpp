@@ -133,7 +133,7 @@ NB_MODULE(_native, m) {
   // A server freezes its heap when it is ready (gc.freeze), so matrices live until the process ends; no leak.
   nb::set_leak_warnings(false);
   m.doc() = "Kernels over raw addresses; graftlm_kernels wraps them for tensors.";
-  m.def("path", [] { return current_path().name; }, "The instruction set that runs: avx2 or generic.");
+  m.def("path", [] { return current_path().name; }, "The instruction set that runs: avx512, avx2 or generic.");
   m.def("use_path", [](const char* name) { use_path(name); }, "Run another instruction set; an empty name: the best.");
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, "Threads that compute, the caller included; started at the first use.");

@@ -8,7 +8,7 @@
 
 namespace graftlm {
 
-static bool has_avx2() {
+[[maybe_unused]] static bool has_avx2() {
 #if GRAFTLM_HAS_AVX2
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -17,16 +17,31 @@ static bool has_avx2() {
 #endif
 }
 
-static const Path& named(const std::string& name) {
-  if (name == "generic") return generic_path();
-  if (name != "avx2" && !name.empty()) {
-    throw std::runtime_error("kernels path '" + name + "' is not known; set avx2 or generic, or leave it unset");
-  }
-#if GRAFTLM_HAS_AVX2
-  if (has_avx2()) return avx2_path();
+[[maybe_unused]] static bool has_avx512() {
+#if GRAFTLM_HAS_AVX512
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+#else
+  return false;
 #endif
-  if (name == "avx2") {
-    throw std::runtime_error("kernels path 'avx2': this processor lacks AVX2, FMA or F16C; leave it unset");
+}
+
+static const Path& named(const std::string& name) {
+  const bool any = name.empty();
+  if (!any && name != "avx512" && name != "avx2" && name != "generic") {
+    throw std::runtime_error(
+        "kernels path '" + name + "' is not known; set avx512, avx2 or generic, or leave it unset");
+  }
+#if GRAFTLM_HAS_AVX512
+  if ((any || name == "avx512") && has_avx512()) return avx512_path();
+#endif
+#if GRAFTLM_HAS_AVX2
+  if ((any || name == "avx2") && has_avx2()) return avx2_path();
+#endif
+  if (!any && name != "generic") {
+    const char* lacks = name == "avx2" ? "AVX2, FMA or F16C" : "AVX-512 F, BW, DQ, VL or VNNI";
+    throw std::runtime_error("kernels path '" + name + "': this processor lacks " + lacks + "; leave it unset");
   }
   return generic_path();
 }

@@ -162,6 +162,9 @@ const Path& generic_path();
 #if GRAFTLM_HAS_AVX2
 const Path& avx2_path();
 #endif
+#if GRAFTLM_HAS_AVX512
+const Path& avx512_path();
+#endif
 
 // The best path of this machine, or the one that GRAFTLM_KERNELS_PATH names; throws where it cannot run.
 const Path& current_path();

@@ -1,6 +1,6 @@
 // Plain types that every kernel shares: number formats, weight formats, conversions. It knows no kernel.
 //
-// Functions here are static: the AVX2 file and the others must not share one compiled copy.
+// Functions here are static: files of different instruction sets must not share one compiled copy.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Runs every kernel on both paths over memory of exactly the right size and compares with a plain loop.
+// Runs every kernel on every path over memory of exactly the right size and compares with a plain loop.
 //
 // Built with AddressSanitizer and UBSan (or ThreadSanitizer) it finds what a comparison cannot. It needs neither
 // Python nor torch. `check full` runs the whole grid.
@@ -195,7 +195,7 @@ static void check_attention(int kv_heads, int group, int head_size, int block_si
 int main(int argc, char** argv) {
   const bool full = argc > 1 && std::string(argv[1]) == "full";
   set_num_threads(3);
-  for (const char* name : {"generic", "avx2"}) {
+  for (const char* name : {"generic", "avx2", "avx512"}) {
     try {
       use_path(name);
     } catch (const std::exception& error) {

@@ -19,7 +19,7 @@ def pytest_report_header() -> str | None:
     )
 
 
-@pytest.fixture(params=["avx2", "generic"])
+@pytest.fixture(params=["avx512", "avx2", "generic"])
 def path(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each instruction set in turn, by its name."""
     from graftlm_kernels import _native

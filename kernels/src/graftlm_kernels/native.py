@@ -48,7 +48,7 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def instruction_set() -> str:
-    """Return the path that runs on this machine: "avx2" or "generic"."""
+    """Return the path that runs on this machine: "avx512", "avx2" or "generic"."""
     path: str = _native.path()
     return path
 

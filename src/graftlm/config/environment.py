@@ -36,7 +36,7 @@ _TABLE = (
     Variable("GRAFTLM_CACHE", "Folder of fetched models and cached facts; default: ~/.cache/graftlm."),
     Variable("GRAFTLM_DEMO_FILE", "Path of the demo model's .gguf file, to use it without fetching it."),
     Variable("GRAFTLM_DISABLE_PLUGIN", "Disable these plugins, as --disable-plugin.", option="disable_plugin"),
-    Variable("GRAFTLM_KERNELS_PATH", "Instruction set of graftlm-kernels, avx2 or generic; default: the best."),
+    Variable("GRAFTLM_KERNELS_PATH", "Path of graftlm-kernels: avx512, avx2 or generic; default: the best."),
     Variable("GRAFTLM_TRACE", "File to which each process appends its plugin events; see `graftlm plugins trace`."),
     Variable("GRAFTLM_DEBUG", "1 shows the traceback of an error that ends a command.", default="0"),
 )  # fmt: skip
