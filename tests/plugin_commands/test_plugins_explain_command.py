@@ -115,9 +115,10 @@ def test_explain_attention_asks_the_checkpoints_question(ask, tiny_opt, installe
     candidates = {c["name"]: c for c in told["candidates"]}
 
     assert code == 0, errors
-    assert told["answer"] == "graftlm.ops.attention.torch_paged:TorchPagedAttention"
+    (winner,) = won(told)
+    assert winner in ("TORCH_PAGED", "NATIVE_CPU"), "the latter where the kernels are installed"
+    assert told["answer"] == candidates[winner]["target"]
     assert told["facts"]["question"]["num_heads"] == 4
-    assert candidates["TORCH_PAGED"]["state"] == "won"
     assert candidates["NARROW"] | {"state": "refuses", "reason": "it has no heads of 16"} == candidates["NARROW"]
 
 
