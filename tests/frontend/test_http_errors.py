@@ -10,6 +10,8 @@ import openai
 import pytest
 from http_harness import HttpServer, byte_tokenizer
 
+from graftlm.plugins import find_host
+
 JSON = {"content-type": "application/json"}
 ROUTES = ("/v1/models", "/version", "/metrics", "/plugins", "/openapi.json", "/docs", "/nothing")
 
@@ -137,7 +139,9 @@ def test_the_api_key_guards_every_route_but_health(guarded: HttpServer, path: st
         assert response.headers["www-authenticate"] == "Bearer"
         assert error_of(response)["code"] == "invalid_api_key"
     right = httpx.get(guarded.url + path, headers={"authorization": "Bearer second"})
-    assert right.status_code == {"/nothing": 404, "/plugins": 503}.get(path, 200)
+    # The server lives in this process, which another test may have given a plugin host.
+    without_host = 200 if find_host() is not None else 503
+    assert right.status_code == {"/nothing": 404, "/plugins": without_host}.get(path, 200)
 
 
 def test_every_key_opens_and_health_needs_none(guarded: HttpServer) -> None:
