@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,3 +140,16 @@ def test_arena_hands_out_only_what_nobody_uses():
     assert arena.owns(third)
     assert not arena.owns(torch.empty(3))
     assert arena.like(torch.empty(0, 4)).shape == (0, 4)
+
+
+def test_keeping_a_step_imports_no_compiler():
+    """The first kept step must not pay for a part of torch that nobody here uses."""
+    program = (
+        "import sys, torch\n"
+        "from graftlm_kernels.capture import Arena, Watch\n"
+        "with Watch(Arena()): torch.empty(4).view(2, 2)\n"
+        "print([m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -72,6 +72,11 @@ class Watch(TorchDispatchMode):
         self.arena = arena
         self.obstacle: str | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; else torch imports its compiler in the first decode step, for a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _NEW_MEMORY and result.is_contiguous() and result.device.type == "cpu":
