@@ -1,7 +1,7 @@
 """`make bench`: graftlm serving the demo model, with `transformers` generate beside it in the same run.
 
 Rows: output tokens per second at 1, 8 and 32 streams, time to first token, inter-token latency, cold start
-(launch to first token) and memory of all processes (PSS) after one token. Both use all cores, fp32, greedy,
+(launch to first token) and memory of all processes (PSS) after one token. Both use all cores, greedy,
 distinct 128-token prompts and 128 tokens out; rounds are interleaved, medians are quoted.
 """
 
@@ -213,7 +213,9 @@ def print_table(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"SmolLM2-135M-Instruct, fp32, {result['machine']['cores']} cores, median (min…max)")
+    cores = result["machine"]["cores"]
+    title = f"SmolLM2-135M-Instruct as served by default, transformers in fp32, {cores} cores, median (min…max)"
+    table = Table(title=title)
     for column in ("", "graftlm", "transformers", "graftlm is better by"):
         table.add_column(column, justify="left" if not column else "right")
     ours, peer = result["figures"]["graftlm"], result["figures"]["transformers"]
