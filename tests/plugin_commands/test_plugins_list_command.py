@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugin_packages import run_graftlm
+from plugin_packages import Site, run_graftlm
 
 
 def test_each_state_has_its_reason(zoo, ask):
@@ -72,3 +72,25 @@ def test_help_names_the_sub_commands_and_imports_nothing(zoo):
         done = run_graftlm("plugins", name, "--help", env=zoo.environment)
         assert done.returncode == 0 and f"graftlm plugins {name}" in done.stdout, done.stderr
         assert "chatty" not in done.stdout
+
+
+def test_a_thread_that_a_plugin_never_ends_does_not_keep_the_command(tmp_path):
+    """The command ends with its own exit code and says whose thread it left behind."""
+    site = Site(tmp_path / "site").write(
+        "threads-forever",
+        entry_points={"general_plugins": {"sleeper": "threads_forever:register"}},
+        files={
+            "threads_forever.py": """
+                import threading, time
+
+                def register():
+                    threading.Thread(target=time.sleep, args=(3600,), name="sleeper of a plugin").start()
+            """
+        },
+    )
+
+    done = run_graftlm("plugins", env=site.environment, timeout_s=30)
+
+    assert done.returncode == 0
+    assert "threads-forever" in done.stdout
+    assert "sleeper of a plugin" in done.stderr and "daemon=True" in done.stderr

@@ -41,8 +41,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"graftlm {__version__}")
             return 0
         case [name, *rest] if name in COMMANDS:
-            return _run(name, rest)
+            code = _run(name, rest)
+            if argv is None:
+                _leave_threads_behind(code)
+            return code
     return _unknown(words[0])
+
+
+def _leave_threads_behind(code: int) -> None:
+    """End the process now if somebody's thread would keep it: the command is done, and all of ours are over."""
+    import os
+    import threading
+
+    stray = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    if not stray:
+        return
+    import atexit
+
+    print(
+        f"graftlm: warning: still running: {', '.join(t.name for t in stray)}; a plugin started what no one ends, "
+        "and it ends with the process (start threads with daemon=True)",
+        file=sys.stderr,
+    )
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def help_text() -> str:
