@@ -24,6 +24,10 @@ class FolderSource(ModelSource):
         return self._find(model) is not None
 
     def fetch(self, model: str, *, revision: str | None, progress: bool) -> Path:
+        if revision is not None:
+            raise StartupError(
+                f"--revision={revision!r} means nothing to {model!r}: folders have none; leave it out"
+            )
         found = self._find(model.removeprefix(f"{self.scheme}://"))
         if found is None:
             names = sorted(p.name for folder in self.folders if folder.is_dir() for p in folder.iterdir())
@@ -35,7 +39,7 @@ class FolderSource(ModelSource):
         return found.resolve()
 
     def _find(self, name: str) -> Path | None:
-        # A name is a name: one that climbs out of its folder is none of ours.
-        if not name or Path(name).name != name:
+        # A name is a name: one that climbs out of its folder, or that no file can have, is none of ours.
+        if not name or Path(name).name != name or len(name) > 255:
             return None
         return next((folder / name for folder in self.folders if (folder / name).exists()), None)

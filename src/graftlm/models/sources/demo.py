@@ -45,6 +45,8 @@ class DemoSource(ModelSource):
     def fetch(self, model: str, *, revision: str | None, progress: bool) -> Path:
         if revision is not None:
             raise NoRevisions(model, revision)
+        if model.removeprefix(f"{self.scheme}://") not in ("", "demo"):
+            raise ModelNotFound(model, problem="there is one demo model", cure="write 'demo'")
         if given := environment.get("GRAFTLM_DEMO_FILE"):
             return _given_file(given)
         folder = cache_folder("models")

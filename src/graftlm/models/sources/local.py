@@ -22,13 +22,13 @@ class LocalSource(ModelSource):
     def claims(self, model: str) -> bool:
         in_a_repository = model.count("/") >= 2  # org/name/FILE.gguf is the hub's, unless it exists here
         meant_as_path = model.startswith(("/", "./", "../", "~")) or not model
-        return meant_as_path or (model.endswith(".gguf") and not in_a_repository) or Path(model).exists()
+        return meant_as_path or (model.endswith(".gguf") and not in_a_repository) or _exists(Path(model))
 
     def fetch(self, model: str, *, revision: str | None, progress: bool) -> Path:
         path = Path(model.removeprefix(f"{self.scheme}://")).expanduser()
         if revision is not None:
             raise NoRevisions(model, revision)
-        if not model or not path.exists():
+        if not model or not _exists(path):
             raise ModelNotFound(model, problem=_what_is_there(path), cure=_CURE)
         path = path.resolve()
         if path.is_file() or (path / "config.json").is_file():
@@ -45,10 +45,18 @@ class LocalSource(ModelSource):
         return path  # a plugin's loader may know this form; else the loaders say what is missing
 
 
+def _exists(path: Path) -> bool:
+    """Tell whether it is there; what is too long for a name, or may not be looked at, is not."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _what_is_there(path: Path) -> str:
     """Say how far the path goes, and which names there are near to the missing one."""
     folder = path.parent
-    while not folder.exists():
+    while not _exists(folder):
         folder = folder.parent
     if folder != path.parent:
         return f"the directory {str(path.parent)!r} does not exist (but {str(folder)!r} does)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 from graftlm.plugins import calling
@@ -15,10 +16,10 @@ from graftlm.testing.suite import Suite
 
 
 class FrontEndSuite(Suite):
-    """Not for authors: subclass StatLoggerConformance or EndpointConformance.
+    """Not for authors: subclass the suite of an extension point whose plugins may read settings.
 
     A plugin that reads settings names its `distribution` and its entry point, `plugin`; `settings` are set as with
-    --plugin-config.
+    --plugin-config. A setting may contain `{folder}`: the folder that the check works in, where it has one.
     """
 
     point: ClassVar[ExtensionPoint[Any]]
@@ -27,10 +28,11 @@ class FrontEndSuite(Suite):
     settings: ClassVar[dict[str, Any]] = {}
 
     @contextlib.contextmanager
-    def host(self) -> Iterator[PluginHost]:
+    def host(self, folder: Path | None = None) -> Iterator[PluginHost]:
         """A front end in which the plugin is enabled."""
         fake = FakeDistribution("conformance", {self.point.name: {"under_test": "graftlm.testing.suite:Suite"}})
-        config = [f"{self.plugin}.{key}={value}" for key, value in self.settings.items()]
+        place = str(folder or "{folder}")
+        config = [f"{self.plugin}.{k}={str(v).replace('{folder}', place)}" for k, v in self.settings.items()]
         selection = Selection(enable_plugin=[self.plugin])
         with plugin_host(self.distribution or fake, selection=selection, plugin_config=config) as host:
             yield host
