@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from graftlm.plugins.errors import PlanDiffers
-from graftlm.plugins.ledger import LedgerEvent
 from graftlm.plugins.plan import DistributionFacts
-
-if TYPE_CHECKING:
-    from graftlm.plugins.host import PluginHost
-
-
-class Report(msgspec.Struct, kw_only=True):
-    """What a process returns with READY.
-
-    `general` holds, for each general plugin that was to run there, its state and what it registered, as text.
-    """
-
-    process: str
-    roles: list[str]
-    pid: int
-    fingerprint: str
-    distributions: tuple[DistributionFacts, ...] = ()
-    general: dict[str, list[str]] = {}
-    outcomes: dict[str, tuple[str, str, float]] = {}
-    events: list[LedgerEvent] = []
+from graftlm.plugins.process_host import ProcessHost
+from graftlm.plugins.report import Report
 
 
-def report(host: PluginHost) -> Report:
+def report(host: ProcessHost) -> Report:
     """Build this process's report, with versions and file hashes as this process finds them."""
     from graftlm.plugins.fingerprint import distribution_facts
 
@@ -47,7 +29,7 @@ def report(host: PluginHost) -> Report:
     )
 
 
-def general_registrations(host: PluginHost) -> dict[str, list[str]]:
+def general_registrations(host: ProcessHost) -> dict[str, list[str]]:
     """Return, for each general plugin that ran here, its state and its registrations, sorted."""
     found: dict[str, list[str]] = {}
     for plugin in host.plugins("general_plugins"):
@@ -63,7 +45,7 @@ def general_registrations(host: PluginHost) -> dict[str, list[str]]:
     return found
 
 
-def check(host: PluginHost, child: Report) -> None:
+def check(host: ProcessHost, child: Report) -> None:
     """Raise PlanDiffers unless the child has the same plan, files and shared registrations."""
     lines: list[str] = []
     if child.fingerprint != host.plan.fingerprint:
@@ -79,7 +61,7 @@ def check(host: PluginHost, child: Report) -> None:
         raise PlanDiffers(child.process, differences=lines)
 
 
-def check_against_parent(host: PluginHost, general: dict[str, list[str]], *, parent: str) -> None:
+def check_against_parent(host: ProcessHost, general: dict[str, list[str]], *, parent: str) -> None:
     """Raise PlanDiffers unless this child's general plugins registered what its parent's did."""
     lines = _different_registrations(general, general_registrations(host), here=parent, there=host.process)
     if lines:
@@ -114,7 +96,7 @@ def _registrations(label: str, mine: list[str], child: list[str], *, here: str, 
     return only_here + [f"plugin {label}: {line} in {there} only" for line in child if line not in mine]
 
 
-def merged_events(host: PluginHost) -> list[dict[str, Any]]:
+def merged_events(host: ProcessHost) -> list[dict[str, Any]]:
     """Return the events of this process and its children in the order of time."""
     sources = [(host.process, host.ledger.events)] + [(c.process, c.events) for c in host.children.values()]
     rows = [{"process": name, **msgspec.to_builtins(event)} for name, events in sources for event in events]

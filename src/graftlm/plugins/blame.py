@@ -8,9 +8,9 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 
-from graftlm.plugins.current import find_host
 from graftlm.plugins.errors import PluginExits
 from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.process_host import held_host
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Call:
         """Return the plugin's facts; None for a label that the process's host does not know."""
         if isinstance(self.plugin, Plugin):
             return self.plugin
-        host = find_host()
+        host = held_host()
         known = host.known_plugins if host is not None else ()
         return next((p for p in known if p.label == self.plugin), None)
 
     def note(self) -> str:
         """Build the line that an exception carries."""
-        host = find_host()
+        host = held_host()
         where = f" in process {host.process!r}" if host is not None else ""
         plugin = self.known()
         if plugin is None:

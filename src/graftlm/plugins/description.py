@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from graftlm.plugins.plugin import Plugin
-
-if TYPE_CHECKING:
-    from graftlm.plugins.host import PluginHost
+from graftlm.plugins.process_host import ProcessHost
 
 #: The worst news wins where processes differ.
 _RANK = ("failed", "active", "idle")
 
 
-def describe(host: PluginHost) -> dict[str, Any]:
+def describe(host: ProcessHost) -> dict[str, Any]:
     """Build {"plan": …, "plugins": […]}; states are active, idle, failed, refused and disabled."""
     plan = host.plan
     processes = {host.process: {"roles": sorted(host.roles), "fingerprint": plan.fingerprint, "pid": os.getpid()}}
@@ -38,13 +36,13 @@ def describe(host: PluginHost) -> dict[str, Any]:
     }
 
 
-def _known(host: PluginHost) -> list[tuple[Plugin, str, str]]:
+def _known(host: ProcessHost) -> list[tuple[Plugin, str, str]]:
     if host.decisions:
         return [(d.plugin, d.state, d.reason) for d in host.decisions]
     return [(plugin, "on", "planned") for plugin in host.enabled_plugins]
 
 
-def _row(host: PluginHost, plugin: Plugin, state: str, reason: str) -> dict[str, Any]:
+def _row(host: ProcessHost, plugin: Plugin, state: str, reason: str) -> dict[str, Any]:
     by_process = {}
     ms = 0.0
     here = host.outcomes.get(plugin.identity)
@@ -77,7 +75,7 @@ def _row(host: PluginHost, plugin: Plugin, state: str, reason: str) -> dict[str,
     }
 
 
-def _registrations(host: PluginHost, plugin: Plugin) -> list[str]:
+def _registrations(host: ProcessHost, plugin: Plugin) -> list[str]:
     events = list(host.ledger.events) + [e for c in host.children.values() for e in c.events]
     lines = {
         f"{e.facts['registry']}: {e.facts['key']} -> {e.facts['value']}"

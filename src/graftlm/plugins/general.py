@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
 
 from graftlm.plugins.blame import calling
-from graftlm.plugins.current import record
 from graftlm.plugins.errors import PluginFailed
 from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.process_host import ProcessHost, record
 from graftlm.plugins.transaction import Step, transaction
-
-if TYPE_CHECKING:
-    from graftlm.plugins.host import PluginHost
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +19,7 @@ POINT = "general_plugins"
 _registered_by: dict[str, list[Step]] = {}
 
 
-def run_general_plugins(host: PluginHost) -> None:
+def run_general_plugins(host: ProcessHost) -> None:
     """Run those that have a role of this process and have not run for this host; see `plugin-system` rules."""
     for plugin in host.plugins(POINT):
         if plugin.identity in host.outcomes or not host.roles & set(plugin.roles):
@@ -36,7 +32,7 @@ def run_general_plugins(host: PluginHost) -> None:
             logger.warning("plugin_failed %s", error)
 
 
-def _run(host: PluginHost, plugin: Plugin) -> None:
+def _run(host: ProcessHost, plugin: Plugin) -> None:
     started = time.perf_counter()
     again = plugin.identity in _registered_by
     try:

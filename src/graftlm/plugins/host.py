@@ -14,16 +14,17 @@ import msgspec
 
 from graftlm.plugins import agreement, description, general
 from graftlm.plugins.blame import calling
-from graftlm.plugins.current import find_host, hold_host
 from graftlm.plugins.errors import PluginFailed
 from graftlm.plugins.known import KnownPlugins
 from graftlm.plugins.ledger import Ledger, Outcome
 from graftlm.plugins.plan import PlatformChoice, PluginPlan
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.points import ExtensionPoint, Role
+from graftlm.plugins.process_host import held_host, hold_host
 from graftlm.plugins.registrar import distribution_of
 from graftlm.plugins.registry import collect_replays, reinstate, withdraw_plugins
 from graftlm.plugins.replay import expect
+from graftlm.plugins.report import Report
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.transaction import restore_orphans
 
@@ -59,7 +60,7 @@ class PluginHost:
         self.discovery = discovery
         self._known = KnownPlugins(decisions, plan.entries if plan else ())
         self.outcomes: dict[str, Outcome] = {}
-        self.children: dict[str, agreement.Report] = {}
+        self.children: dict[str, Report] = {}
         self.platform: Any = None
         """The Platform object once it is resolved; `graftlm.platforms` keeps it here."""
         self._settings = dict(plan.settings if plan else settings or {})
@@ -87,7 +88,7 @@ class PluginHost:
 
         Returns how to undo it all, for a start that fails.
         """
-        before, withdrawn = find_host(), withdraw_plugins()
+        before, withdrawn = held_host(), withdraw_plugins()
         hold_host(self)
 
         def undo() -> None:
@@ -244,9 +245,9 @@ class PluginHost:
         """Return this process's report for READY: facts to compare and the ledger."""
         return msgspec.msgpack.encode(agreement.report(self))
 
-    def add_child_ledger(self, data: bytes) -> agreement.Report:
+    def add_child_ledger(self, data: bytes) -> Report:
         """Keep a child's report for `describe` and the trace."""
-        found = msgspec.msgpack.decode(data, type=agreement.Report)
+        found = msgspec.msgpack.decode(data, type=Report)
         self.children[found.process] = found
         return found
 

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from graftlm.plugins.blame import Call, current_call
-from graftlm.plugins.current import find_host
 from graftlm.plugins.plugin import BUILT_IN_PACKAGES
+from graftlm.plugins.process_host import held_host
 
 #: Modules whose frames call into plugin code: what lies above them on the stack is not the plugin's.
 _BOUNDARIES = frozenset(
@@ -63,7 +63,7 @@ def distribution_of(module: str) -> str:
     package = module.partition(".")[0]
     if package in BUILT_IN_PACKAGES:
         return package.replace("_", "-")
-    host = find_host()
+    host = held_host()
     if host is not None:
         for plugin in host.known_plugins:
             if plugin.package == package:

@@ -10,10 +10,10 @@ import weakref
 from typing import Any, Generic, TypeVar, cast
 
 from graftlm.plugins.blame import calling, current_call
-from graftlm.plugins.current import find_host, record
 from graftlm.plugins.entry import Entry, key_text, same_value, value_text
 from graftlm.plugins.errors import DuplicateRegistration, LateRegistration, NotReplayable, UnknownKey
 from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.process_host import held_host, record
 from graftlm.plugins.registrar import Registrar, find_registrar
 from graftlm.plugins.replay import Replay, as_replay, expect, expected
 from graftlm.plugins.resolve import resolve_class_path
@@ -119,7 +119,7 @@ class Registry(Generic[T]):
         return NotReplayable(self.kind, key_text(entry.key), value=repr(entry.value), owner=owner, by_hook=by_hook)
 
     def _frozen(self) -> bool:
-        host = find_host()
+        host = held_host()
         return host is not None and host.frozen
 
     @staticmethod
