@@ -9,9 +9,9 @@ import pytest
 
 from graftlm.cli.bench import SUBCOMMANDS, build_parser, load_subcommand
 from graftlm.cli.bench.client import Exchange
+from graftlm.cli.bench.launch_flags import split_dashes
 from graftlm.cli.bench.load import arrival_gaps
 from graftlm.cli.bench.prompts import RandomPrompts
-from graftlm.cli.bench.startup import split_dashes
 from graftlm.cli.bench.statistics import most_at_once, percentile, spread, summarize
 
 

@@ -1,12 +1,14 @@
-"""Launches `graftlm serve` and notes when it first answers, when it is ready, and when its first token is there.
+"""Launches a server and notes when it first answers, when it is ready, and when its first token is there.
 
 It uses nothing but the standard library, so that what is measured is the server. It does not judge.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,8 +16,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
 
@@ -23,6 +25,7 @@ from graftlm.contracts.errors import GraftlmError
 
 _POLL_S = 0.01
 _LAST_LINES = 12
+_GRACE_S = 20
 
 #: Any vocabulary has these; the second token of a fresh model is never in a prefix cache.
 _PROMPT = [10, 11, 12, 13]
@@ -45,29 +48,44 @@ class StartTimes(msgspec.Struct, kw_only=True):
     first_token_s: float
 
 
-class LaunchedServer:
-    """One server of one's own on a free port of 127.0.0.1, ended by leaving the `with` block."""
+class ServerProcess:
+    """Any server that answers /health and speaks the OpenAI API, on a free port of 127.0.0.1.
 
-    def __init__(self, arguments: Sequence[str], *, timeout_s: float = 600.0) -> None:
+    `command` makes the command line out of the port; `title` is what it is called in errors. The server leads a
+    process group of its own, and leaving the `with` block ends all of it.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[int], Sequence[str]],
+        *,
+        title: str,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = 600.0,
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+            self.port = int(probe.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
+        self.title = title
         self._deadline = time.monotonic() + timeout_s
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as self
-        self.command = ["graftlm", "serve", *arguments]
-        command = [sys.executable, "-m", *self.command, "--host=127.0.0.1", f"--port={self.port}"]
         self._launched = time.perf_counter()
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, env={**os.environ}
-        )
+            command(self.port), stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})}, start_new_session=True,
+        )  # fmt: skip
 
     def wait_for_first_token(self) -> StartTimes:
         """Return the times once a token has been made; raises LaunchFailed."""
         answered = self._wait(lambda status: status is not None)
         ready = self._wait(lambda status: status == 200)
-        model = self.get("/v1/models")["data"][0]["id"]
-        self._post("/v1/completions", {"model": model, "prompt": _PROMPT, "max_tokens": 1, "ignore_eos": True})
+        try:
+            model = self.get("/v1/models")["data"][0]["id"]
+            self._post("/v1/completions", {"model": model, "prompt": _PROMPT, "max_tokens": 1, "ignore_eos": True})
+        except (OSError, ValueError, LookupError) as error:
+            words = f"{self.last_words()}\n{error!r}".strip()
+            raise LaunchFailed(self.title, code=self.process.poll(), words=words) from error
         return StartTimes(answered_s=answered, ready_s=ready, first_token_s=self._elapsed())
 
     def get(self, path: str) -> Any:
@@ -80,11 +98,11 @@ class LaunchedServer:
         with urllib.request.urlopen(request, timeout=60) as response:
             response.read()
 
-    def _wait(self, enough: Any) -> float:
+    def _wait(self, enough: Callable[[int | None], bool]) -> float:
         while not enough(self._health()):
             code = self.process.poll()
             if code is not None or time.monotonic() > self._deadline:
-                raise LaunchFailed(" ".join(self.command), code=code, words=self.last_words().strip())
+                raise LaunchFailed(self.title, code=code, words=self.last_words().strip())
             time.sleep(_POLL_S)
         return self._elapsed()
 
@@ -101,17 +119,33 @@ class LaunchedServer:
         return time.perf_counter() - self._launched
 
     def last_words(self) -> str:
+        """Return the last lines that the server and its children wrote."""
         self._log.seek(0)
         return "\n".join(self._log.read().decode(errors="replace").splitlines()[-_LAST_LINES:])
 
-    def __enter__(self) -> LaunchedServer:
+    def end(self) -> None:
+        """Ask the server to end, then sweep away what is left of its group."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # then by force
+            self.process.wait(timeout=_GRACE_S)
+        with contextlib.suppress(ProcessLookupError):  # nothing is left, as it should be
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._log.close()
+        self.end()
+
+
+class LaunchedServer(ServerProcess):
+    """`graftlm serve` with these arguments, run by this interpreter."""
+
+    def __init__(self, arguments: Sequence[str], *, timeout_s: float = 600.0) -> None:
+        words = ["graftlm", "serve", *arguments]
+        super().__init__(
+            lambda port: [sys.executable, "-m", *words, "--host=127.0.0.1", f"--port={port}"],
+            title=" ".join(words), timeout_s=timeout_s,
+        )  # fmt: skip

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.bench import report
 from graftlm.cli.bench.launch import LaunchedServer
-from graftlm.cli.bench.startup import split_dashes
-from graftlm.cli.startup import make_parser, show_help_if_asked
+from graftlm.cli.bench.launch_flags import make_launch_parser, read_launch_words
+from graftlm.cli.startup import show_help_if_asked
 from graftlm.cli.startup_report import plugin_ms
-from graftlm.config.arguments import ArgumentParser, UsageError
+from graftlm.config.arguments import ArgumentParser
 from graftlm.contracts.errors import GraftlmError
 
 if TYPE_CHECKING:
@@ -28,17 +28,9 @@ if TYPE_CHECKING:
 
 
 def build_parser() -> ArgumentParser:
-    parser = make_parser(
-        "bench plugins",
-        "What installed plugins cost. Flags of `graftlm serve` may follow after --.",
-        model_help="Model to serve (default: demo).",
-    )
-    parser.usage = "graftlm bench plugins [MODEL] [OPTION …] [-- SERVE OPTION …]"
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="Launches (default: 3).")
+    parser = make_launch_parser("bench plugins", "What installed plugins cost.", rounds=3)
     parser.add_argument("--calls", type=int, default=2000, metavar="N", help="Calls of each op (default: 2000).")
     parser.add_argument("--no-ops", action="store_true", help="Measure the start only.")
-    parser.add_argument("--json", metavar="FILE", help="Also write every figure as JSON; - is standard output.")
-    parser.add_argument("--no-progress", action="store_true", help="Show no progress bar.")
     return parser
 
 
@@ -46,11 +38,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     parser = build_parser()
     if show_help_if_asked(parser, argv):
         return 0
-    own, served = split_dashes(argv)
-    words = parser.parse_strictly(own)
-    if min(words.rounds, words.calls) < 1:
-        raise UsageError("--rounds and --calls: use 1 or more")
-    arguments = [words.model or "demo", *served]
+    words, arguments = read_launch_words(parser, argv, counts=("rounds", "calls"))
     result = report.stamp("plugins", {"arguments": arguments, "rounds": words.rounds, "calls": words.calls})
     with report.Progress(words.rounds, "launches", show=not words.no_progress) as bar:
         result["start_ms"] = start_costs(arguments, rounds=words.rounds, bar=bar)

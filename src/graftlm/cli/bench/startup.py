@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.bench import report
 from graftlm.cli.bench.launch import LaunchedServer
-from graftlm.cli.startup import make_parser, show_help_if_asked
-from graftlm.config.arguments import ArgumentParser, UsageError, read_selection
+from graftlm.cli.bench.launch_flags import make_launch_parser, read_launch_words
+from graftlm.cli.startup import show_help_if_asked
+from graftlm.config.arguments import ArgumentParser, read_selection
 from graftlm.config.options import engine_options
 
 if TYPE_CHECKING:
@@ -34,27 +35,14 @@ TITLES = {
 
 
 def build_parser() -> ArgumentParser:
-    parser = make_parser(
-        "bench startup",
-        "Launch a server several times. Flags of `graftlm serve` may follow after --.",
-        model_help="Model to serve (default: demo).",
-    )
-    parser.usage = "graftlm bench startup [MODEL] [OPTION …] [-- SERVE OPTION …]"
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="Launches (default: 5).")
-    parser.add_argument("--json", metavar="FILE", help="Also write every figure as JSON; - is standard output.")
-    parser.add_argument("--no-progress", action="store_true", help="Show no progress bar.")
-    return parser
+    return make_launch_parser("bench startup", "Launch a server several times.", rounds=5)
 
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     parser = build_parser()
     if show_help_if_asked(parser, argv):
         return 0
-    own, served = split_dashes(argv)
-    words = parser.parse_strictly(own)
-    if words.rounds < 1:
-        raise UsageError(f"--rounds={words.rounds}: use 1 or more")
-    arguments = [words.model or "demo", *served]
+    words, arguments = read_launch_words(parser, argv)
     figures: dict[str, list[float]] = {name: [] for name in TITLES}
     result = report.stamp("startup", {"arguments": arguments, "rounds": words.rounds})
     with report.Progress(words.rounds, "launches", show=not words.no_progress) as bar:
@@ -101,13 +89,6 @@ def num_workers(arguments: Sequence[str]) -> int:
     """Read from the server's flags how many of its processes import torch."""
     known = [option for option in engine_options() if option.path == "parallel.tensor_parallel_size"]
     return int(read_selection(arguments, more=known).values.get(known[0].path, 1))
-
-
-def split_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part the command line at the first `--`."""
-    words = list(argv)
-    place = words.index("--") if "--" in words else len(words)
-    return words[:place], words[place + 1 :]
 
 
 def print_result(figures: dict[str, list[float]], arguments: Sequence[str]) -> None:
