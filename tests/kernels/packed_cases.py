@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from graftlm_kernels.native import BLOCK_FORMATS, DTYPE_CODES, PackedWeight
 
-from graftlm.models.checkpoints.gguf_weights import QuantizedGGUFWeight
+from graftlm.layers.quantization.block_weight import QuantizedGGUFWeight
 
 FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 #: Those that end so see activations in 8 bits instead of 16.

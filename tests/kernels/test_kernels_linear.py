@@ -113,7 +113,7 @@ def test_extreme_activations_do_not_overflow(path, format):
     for found, expected in zip(matrix.packed.multiply(x), matrix.expected(x), strict=True):
         assert_close(found, expected, relative=2e-6)
     largest = matrix_of_extremes.packed.multiply(torch.full((5, 64), 2.0))
-    from graftlm.models.checkpoints.gguf_weights import QuantizedGGUFWeight
+    from graftlm.layers.quantization.block_weight import QuantizedGGUFWeight
 
     numbers = QuantizedGGUFWeight(matrix.format, rows).dequantize(torch.float32)
     assert_close(largest, torch.full((5, 64), 2.0).double() @ numbers.double().T, relative=2e-6)

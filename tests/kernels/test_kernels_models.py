@@ -14,7 +14,7 @@ from graftlm_kernels.quantization import GGUFLinearMethod
 from packed_cases import make_matrix
 
 from graftlm.layers.linear import MergedColumnParallelLinear
-from graftlm.models.checkpoints.gguf_weights import QuantizedGGUFWeight
+from graftlm.layers.quantization.block_weight import QuantizedGGUFWeight
 from graftlm.plugins.current import find_host, hold_host
 
 sys.path.append(str(Path(__file__).parents[1] / "worker"))

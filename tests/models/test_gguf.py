@@ -13,11 +13,11 @@ from checkpoints import CHAT_TEMPLATE, EOS_ID, make_tiny_llama, vocabulary
 from gguf_files import ALL_FORMATS, dequantize, quantize, write_llama_gguf
 
 from graftlm.config.engine_config import EngineConfig
+from graftlm.layers.quantization.block_weight import QuantizedGGUFWeight
 from graftlm.models.checkpoints.errors import BrokenCheckpoint, UnsupportedCheckpoint
 from graftlm.models.checkpoints.gguf import read_gguf
 from graftlm.models.checkpoints.gguf_loader import GGUFLoader
 from graftlm.models.checkpoints.gguf_rope import llama3_scaling
-from graftlm.models.checkpoints.gguf_weights import QuantizedGGUFWeight
 
 
 @pytest.fixture(scope="module")

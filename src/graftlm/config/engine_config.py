@@ -42,7 +42,11 @@ class ModelConfig(Section):
     max_model_len: int | None = option(
         None, help="Longest prompt plus output, in tokens; default: what the model was made for."
     )
-    quantization: str | None = option(None, help="Quantization method; default: what the checkpoint says.")
+    quantization: str | None = option(
+        None,
+        help="Quantization method; q8_0 and q4_0 quantize plain weights while they are loaded; default: what the "
+        "checkpoint says.",
+    )
     load_format: str = option("auto", help="Checkpoint format: auto, safetensors, gguf, or a plugin's.")
     seed: int = option(0, help="Seed of requests that bring none of their own.")
     hf_overrides: dict[str, Any] = option(

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 class LinearMethod(ABC):
     """How one linear layer (or embedding) keeps its weight and multiplies with it."""
 
+    #: How far `apply` may lie from the product with the rows that `embed` returns, beside the roundings of the
+    #: number format: a share of the product's root mean square. Rounding activations to whole numbers takes some.
+    activation_error: ClassVar[float] = 0.0
+
+    @property
+    def computed_by(self) -> LinearMethod:
+        """The method that multiplies: itself, unless it only prepares weights for another one."""
+        return self
+
     @abstractmethod
     def create_weights(
         self, layer: torch.nn.Module, *, input_size: int, output_size: int, dtype: torch.dtype

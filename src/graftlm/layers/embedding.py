@@ -19,6 +19,9 @@ from graftlm.ops.pluggable import PluggableLayer
 class VocabParallelEmbedding(PluggableLayer):
     """Rows of a matrix [vocabulary, embedding_dim] by token id."""
 
+    #: Whether hidden states meet this matrix too, at the end of a step.
+    gives_logits = False
+
     def __init__(
         self,
         num_embeddings: int,
@@ -50,6 +53,11 @@ class VocabParallelEmbedding(PluggableLayer):
             self.linear_method.load_weight(self, padding, row_offset=self.real_rows)
         self._waiting.discard("weight")
 
+    @property
+    def weight_shape(self) -> tuple[int, int]:
+        """This rank's matrix [output_size, input_size], as its LinearMethod knows it."""
+        return self.rows, self.embedding_dim
+
     def unloaded(self) -> list[str]:
         """Return what no checkpoint tensor has filled yet."""
         return sorted(self._waiting)
@@ -72,6 +80,8 @@ class VocabParallelEmbedding(PluggableLayer):
 
 class ParallelLMHead(VocabParallelEmbedding):
     """The projection of hidden states to this rank's part of the vocabulary."""
+
+    gives_logits = True
 
     def __init__(
         self,
@@ -105,6 +115,7 @@ class ParallelLMHead(VocabParallelEmbedding):
         # Past nn.Module's registration: the matrix must have one owner and one name.
         self.__dict__["matrix_owner"] = embedding
         self.linear_method = embedding.linear_method
+        embedding.gives_logits = True
         self._waiting.discard("weight")
         return self
 

@@ -86,6 +86,11 @@ class LinearBase(PluggableLayer):
             self._waiting["bias"].discard(piece.shard)
             begin += piece.total
 
+    @property
+    def weight_shape(self) -> tuple[int, int]:
+        """This rank's matrix [output_size, input_size], as its LinearMethod knows it."""
+        return self.output_size, self.input_size
+
     def unloaded(self) -> list[str]:
         """Return what no checkpoint tensor has filled yet, such as "weight (k)"."""
         return [

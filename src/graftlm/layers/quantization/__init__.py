@@ -60,11 +60,14 @@ def quantization_of(config: EngineConfig) -> QuantizationConfig | None:
     """Build the method that the user or the checkpoint asks for; None for plain weights."""
     section: dict[str, Any] = config.model.hf_config.get("quantization_config") or {}
     name = config.model.quantization or section.get("quant_method")
-    if not name:
-        return None
+    return build_method(name, config.model.hf_config) if name else None
+
+
+def build_method(name: str, hf_config: dict[str, Any]) -> QuantizationConfig:
+    """Build a method by its name for a checkpoint's config."""
     cls = get_quantization_config(name)
     with calling(_owner(name), "QuantizationConfig.from_checkpoint"):
-        return cls.from_checkpoint(config.model.hf_config)
+        return cls.from_checkpoint(hf_config)
 
 
 def _owner(name: str) -> Plugin | str:

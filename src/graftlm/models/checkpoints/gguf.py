@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 from typing import Any, NoReturn
 
+from graftlm.layers.quantization.block_formats import BLOCK_FORMATS, BlockFormat
 from graftlm.models.checkpoints.errors import BrokenCheckpoint, UnsupportedCheckpoint
 from graftlm.models.checkpoints.gguf_metadata import check_metadata
 
@@ -28,30 +29,13 @@ _SCALARS = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BlockFormat:
-    """How many columns of a row share one block, and how many bytes that block takes."""
-
-    name: str
-    block_columns: int
-    block_bytes: int
-
-    def bytes_of(self, columns: int) -> int:
-        return columns // self.block_columns * self.block_bytes
-
-
 FORMATS = {
-    0: BlockFormat("F32", 1, 4),
-    1: BlockFormat("F16", 1, 2),
-    2: BlockFormat("Q4_0", 32, 18),
-    3: BlockFormat("Q4_1", 32, 20),
-    6: BlockFormat("Q5_0", 32, 22),
-    7: BlockFormat("Q5_1", 32, 24),
-    8: BlockFormat("Q8_0", 32, 34),
-    12: BlockFormat("Q4_K", 256, 144),
-    14: BlockFormat("Q6_K", 256, 210),
-    30: BlockFormat("BF16", 1, 2),
-}
+    number: BLOCK_FORMATS[name]
+    for number, name in (
+        (0, "F32"), (1, "F16"), (2, "Q4_0"), (3, "Q4_1"), (6, "Q5_0"), (7, "Q5_1"), (8, "Q8_0"), (12, "Q4_K"),
+        (14, "Q6_K"), (30, "BF16"),
+    )
+}  # fmt: skip
 _OTHER_FORMATS = {
     9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
     19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64",
