@@ -58,3 +58,10 @@ class ModelLoader(ABC):
     @abstractmethod
     def iterate_weights(self, config: EngineConfig) -> Iterator[tuple[str, Weight]]:
         """Yield the tensors under Hugging Face names, memory-mapped where possible; runs in workers."""
+
+    @classmethod
+    def write_example(cls, source: Path, folder: Path) -> Path | None:
+        """Write `source`, a Hugging Face directory, in this format into the empty `folder`, for the conformance
+        suite; returns its path, or None where this package cannot write the format.
+        """
+        return None

@@ -6,6 +6,7 @@ The front end imports this module to read facts, so torch is imported only where
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,25 @@ class NpzLoader(ModelLoader):
         import numpy as np
         import torch
 
-        with np.load(Path(config.model.path) / WEIGHTS) as arrays:
-            for name in arrays.files:
-                yield name, torch.from_numpy(arrays[name])
+        file = Path(config.model.path) / WEIGHTS
+        try:
+            with np.load(file) as arrays:
+                for name in arrays.files:
+                    yield name, torch.from_numpy(arrays[name])
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise StartupError(f"{str(file)!r} is damaged ({error}); convert the checkpoint again") from error
+
+    @classmethod
+    def write_example(cls, source: Path, folder: Path) -> Path:
+        from graftlm_model_files.convert import convert
+
+        return convert(source, folder)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise StartupError(f"{str(file)!r} is no JSON object ({error}); copy it again") from error

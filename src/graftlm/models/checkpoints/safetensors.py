@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,10 @@ class SafetensorsLoader(ModelLoader):
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 - not a mapping
                     yield name, tensors.get_tensor(name)
+
+    @classmethod
+    def write_example(cls, source: Path, folder: Path) -> Path:
+        return shutil.copytree(source, folder, dirs_exist_ok=True)
 
 
 def weight_files(path: Path) -> list[Path]:
