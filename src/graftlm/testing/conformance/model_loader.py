@@ -126,7 +126,7 @@ class ModelLoaderConformance(FrontEndSuite):
                 self._same(name, weight, wanted[name])
 
     def test_a_quantized_matrix_can_be_cut(self) -> None:
-        """A QuantizedWeight gives the same numbers whether it is cut and then dequantized or the other way round."""
+        """A QuantizedWeight has the same numbers whether it is cut first or dequantized first."""
         with self._example() as path:
             packed = [(name, w) for name, w in self._weights(path) if not isinstance(w, torch.Tensor)]
             if not packed:
