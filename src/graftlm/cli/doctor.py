@@ -10,16 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from graftlm.cli import machine
-from graftlm.cli.startup import make_parser, show_help_if_asked, start_logging, start_plugins
+from graftlm.cli.startup import add_selection_flags, make_parser, start_plugins, start_selection_command
 from graftlm.config import environment
-from graftlm.config.arguments import (
-    ArgumentParser,
-    Arguments,
-    add_config_file_flag,
-    add_options,
-    read_arguments,
-    selection_options,
-)
+from graftlm.config.arguments import ArgumentParser, Arguments
 from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
 from graftlm.plugins.errors import PluginError
@@ -34,18 +27,16 @@ _SECRET = ("GRAFTLM_API_KEY",)
 def build_parser() -> ArgumentParser:
     parser = make_parser("doctor", "Show the machine, the platform, the kernels and the versions.")
     parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
-    add_config_file_flag(parser)
-    add_options(parser, selection_options())
+    add_selection_flags(parser)
     return parser
 
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
-    parser = build_parser()
-    if show_help_if_asked(parser, argv):
+    started = start_selection_command(build_parser, argv)
+    if started is None:
         return 0
-    arguments, words = read_arguments(parser, argv, options=selection_options())
-    start_logging(arguments, default_levels=["error"])
-    report = examine(arguments)
+    selection, words = started
+    report = examine(selection)
     print(json.dumps(report, indent=2, ensure_ascii=False) if words.json else _as_text(report))
     return 0
 

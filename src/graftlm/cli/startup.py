@@ -24,12 +24,14 @@ from graftlm.config.arguments import (
     add_options,
     read_arguments,
     read_selection,
+    selection_options,
 )
 from graftlm.config.options import Option
 from graftlm.processes.startup_trace import span
 
 if TYPE_CHECKING:
     from graftlm.plugins.host import PluginHost
+    from graftlm.plugins.selection import Selection
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,27 @@ def add_engine_flags(parser: ArgumentParser, options: Sequence[Option]) -> None:
 
     add_config_file_flag(parser)
     add_options(parser, options, choices={"model.quantization": quantization_names()})
+
+
+def add_selection_flags(parser: ArgumentParser) -> None:
+    """Add `--config` and the flags that choose plugins and logging: all that a command without an engine takes."""
+    add_config_file_flag(parser)
+    add_options(parser, selection_options())
+
+
+def start_selection_command(
+    build_parser: Callable[[], ArgumentParser], argv: Sequence[str], *, default_levels: Sequence[str] = ("error",)
+) -> tuple[Arguments, argparse.Namespace] | None:
+    """Read the flags of `add_selection_flags` and the command's own, and set up logging; no plugin runs.
+
+    Returns the selection and the other words, or None when `--help` was all that was wanted.
+    """
+    parser = build_parser()
+    if show_help_if_asked(parser, argv):
+        return None
+    selection, words = read_arguments(parser, argv, options=selection_options())
+    start_logging(selection, default_levels=default_levels)
+    return selection, words
 
 
 def show_help_if_asked(parser: argparse.ArgumentParser, argv: Sequence[str]) -> bool:
@@ -114,26 +137,28 @@ def start_plugins(selection: Arguments, *, on_host: Callable[[PluginHost], None]
     `on_host` is given the host also when the start is refused later on.
     """
     from graftlm.platforms.bootstrap import bootstrap_frontend
-    from graftlm.plugins.selection import Selection
 
     def given(field: str, default: Any) -> Any:
         return selection.values.get(f"plugins.{field}", default)
 
-    wish = Selection(
-        plugins=given("plugins", None),
-        enable_plugin=given("enable_plugin", []),
-        disable_plugin=given("disable_plugin", []),
-        no_plugins=given("no_plugins", False),
-    )
     with selection.naming_origins():
         return bootstrap_frontend(
-            wish,
+            selected_plugins(selection),
             platform=given("platform", None),
             allow_fallback=given("allow_platform_fallback", False),
             plugin_config=given("plugin_config", []),
             locked=given("plugins_locked", None),
             on_host=on_host,
         )
+
+
+def selected_plugins(arguments: Arguments) -> Selection:
+    """Return which plugins the flags choose."""
+    from graftlm.plugins.selection import Selection
+
+    fields = ("plugins", "enable_plugin", "disable_plugin", "no_plugins")
+    given = {f: arguments.values[f"plugins.{f}"] for f in fields if f"plugins.{f}" in arguments.values}
+    return Selection(**given)
 
 
 def start_engine_command(

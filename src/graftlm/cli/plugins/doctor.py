@@ -15,15 +15,8 @@ import msgspec
 
 from graftlm.cli.plugins.examiner import ExamineRequest, Verdict
 from graftlm.cli.plugins.table import print_table
-from graftlm.cli.startup import make_parser, show_help_if_asked, start_logging
-from graftlm.config.arguments import (
-    ArgumentParser,
-    UsageError,
-    add_config_file_flag,
-    add_options,
-    read_arguments,
-    selection_options,
-)
+from graftlm.cli.startup import add_selection_flags, make_parser, start_selection_command
+from graftlm.config.arguments import ArgumentParser, UsageError
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins.discovery import discover
 from graftlm.plugins.plan import PlatformChoice
@@ -45,8 +38,7 @@ _CPU = PlatformChoice(
 def build_parser() -> ArgumentParser:
     parser = make_parser("plugins doctor", "Import and check every installed plugin in a process of its own.")
     _add_own_flags(parser)
-    add_config_file_flag(parser)
-    add_options(parser, selection_options())
+    add_selection_flags(parser)
     return parser
 
 
@@ -66,14 +58,13 @@ def _add_own_flags(parser: ArgumentParser) -> None:
 
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
-    parser = build_parser()
-    if show_help_if_asked(parser, argv):
+    started = start_selection_command(build_parser, argv, default_levels=["critical"])
+    if started is None:
         return 0
-    arguments, words = read_arguments(parser, argv, options=selection_options())
+    _, words = started
     _, selection = _own_parser().parse_known_args(argv)
     if words.timeout <= 0:
         raise UsageError(f"--timeout={words.timeout:g}: use a time above 0")
-    start_logging(arguments, default_levels=["critical"])
     discovery = discover(ALL_POINTS)
     wanted = [p for p in discovery.plugins if words.all or not p.built_in]
     platform, problem = try_a_start(selection, timeout_s=words.timeout)

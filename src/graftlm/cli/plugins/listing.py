@@ -11,15 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.plugins.table import print_table
-from graftlm.cli.startup import make_parser, show_help_if_asked, start_logging, start_plugins
-from graftlm.config.arguments import (
-    ArgumentParser,
-    Arguments,
-    add_config_file_flag,
-    add_options,
-    read_arguments,
-    selection_options,
-)
+from graftlm.cli.startup import add_selection_flags, make_parser, start_plugins, start_selection_command
+from graftlm.config.arguments import ArgumentParser, Arguments
 from graftlm.contracts.errors import GraftlmError
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins.discovery import discover
@@ -35,18 +28,16 @@ COLUMNS = ("point", "name", "distribution", "version", "state", "reason", "ms")
 def build_parser() -> ArgumentParser:
     parser = make_parser("plugins list", "List every installed plugin, its state and why.")
     parser.add_argument("--json", action="store_true", help="Print JSON, in the shape of GET /plugins.")
-    add_config_file_flag(parser)
-    add_options(parser, selection_options())
+    add_selection_flags(parser)
     return parser
 
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
-    parser = build_parser()
-    if show_help_if_asked(parser, argv):
+    started = start_selection_command(build_parser, argv)
+    if started is None:
         return 0
-    arguments, words = read_arguments(parser, argv, options=selection_options())
-    start_logging(arguments, default_levels=["error"])
-    host, error = try_to_start(arguments)
+    selection, words = started
+    host, error = try_to_start(selection)
     description: dict[str, Any] = (
         host.describe() if host is not None else {"plan": None, "plugins": found_plugins()}
     )

@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from graftlm.cli.startup import make_parser, show_help_if_asked, start_logging
-from graftlm.config.arguments import (
-    ArgumentParser,
-    add_config_file_flag,
-    add_options,
-    read_arguments,
-    selection_options,
-)
+from graftlm.cli.startup import add_selection_flags, make_parser, selected_plugins, start_selection_command
+from graftlm.config.arguments import ArgumentParser
 from graftlm.contracts.errors import GraftlmError
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins.discovery import discover
 from graftlm.plugins.lock import DEFAULT_NAME, make_lock, write_lock
-from graftlm.plugins.selection import Selection, select
+from graftlm.plugins.selection import select
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
@@ -31,25 +25,16 @@ def build_parser() -> ArgumentParser:
     parser.usage = "graftlm plugins lock [FILE] [OPTION …]"
     parser.add_argument("file", nargs="?", default=DEFAULT_NAME, help=f"File to write (default: {DEFAULT_NAME}).")
     parser.add_argument("--json", action="store_true", help="Print the lock as JSON, too.")
-    add_config_file_flag(parser)
-    add_options(parser, selection_options())
+    add_selection_flags(parser)
     return parser
 
 
 def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
-    parser = build_parser()
-    if show_help_if_asked(parser, argv):
+    started = start_selection_command(build_parser, argv)
+    if started is None:
         return 0
-    arguments, words = read_arguments(parser, argv, options=selection_options())
-    start_logging(arguments, default_levels=["error"])
-    given = {path.removeprefix("plugins."): value for path, value in arguments.values.items()}
-    selection = Selection(
-        plugins=given.get("plugins"),
-        enable_plugin=given.get("enable_plugin", []),
-        disable_plugin=given.get("disable_plugin", []),
-        no_plugins=given.get("no_plugins", False),
-    )
-    lock = make_lock(select(discover(ALL_POINTS), selection))
+    selection, words = started
+    lock = make_lock(select(discover(ALL_POINTS), selected_plugins(selection)))
     try:
         write_lock(lock, words.file)
     except OSError as error:
