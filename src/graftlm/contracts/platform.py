@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from graftlm.contracts.fixed_platform import FixedOnceDecided
+
 if TYPE_CHECKING:
     import torch
 
@@ -41,10 +43,11 @@ class AttentionQuestion(msgspec.Struct, frozen=True):
     sliding_window: int | None = None
 
 
-class Platform:
+class Platform(FixedOnceDecided):
     """What every platform answers. A plugin subclasses it and overrides what differs.
 
     Hooks run where and as often as their docstrings say; each is called with the plugin's name in blame notes.
+    Once it is decided, its own methods may set attributes of it; for anybody else that is PlatformFixed.
     """
 
     kind: ClassVar[PlatformKind] = PlatformKind.OOT

@@ -36,9 +36,10 @@ class _Platforms(types.ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "current_platform":
-            from graftlm.platforms.errors import PlatformFixed
+            from graftlm.contracts.fixed_platform import PlatformFixed, at_work
 
-            raise PlatformFixed(value)
+            writer = sys._getframe(1).f_globals.get("__name__", "")
+            raise PlatformFixed(who=at_work(writer), does=f"puts {value!r} in the place of current_platform")
         super().__setattr__(name, value)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
+from graftlm.contracts.fixed_platform import Picture, refuse_early_writes
 from graftlm.contracts.platform import Platform
 from graftlm.contracts.points import PLATFORM_PLUGINS
 from graftlm.platforms.errors import PlatformUnresolved
 from graftlm.plugins import find_host
+
+if TYPE_CHECKING:
+    from graftlm.plugins.host import PluginHost
 
 
 def resolve_current_platform() -> Platform:
@@ -28,12 +33,19 @@ def resolve_current_platform() -> Platform:
         choice = host.platform_choice
         if choice is None:
             raise PlatformUnresolved(moment="while the platform is still being detected")
-        host.platform = load_platform(choice.class_path, choice.label)
+        keep_platform(host, load_platform(choice.class_path, choice.label))
         for plugin in host.plugins(PLATFORM_PLUGINS):
             if plugin.label == choice.label:
                 host.active(plugin)
     found: Platform = host.platform
     return found
+
+
+def keep_platform(host: PluginHost, platform: Platform) -> None:
+    """Make `platform` the decided one of this process, which nobody changes from now on."""
+    refuse_early_writes(platform)
+    host.platform = platform
+    host.invariants.append(Picture(platform).check)
 
 
 def is_child() -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from graftlm.contracts.platform import Platform
 from graftlm.contracts.points import PLATFORM_PLUGINS
+from graftlm.platforms.current import keep_platform
 from graftlm.platforms.detectors import Detection
 from graftlm.platforms.errors import (
     LeftOutPlatform,
@@ -51,7 +52,7 @@ def decide(host: PluginHost, *, name: str | None, allow_fallback: bool) -> None:
         answer = search.best()
     plugin, detection = answer.plugin, answer.detection
     path = detection.class_path or ""
-    host.platform = platform
+    keep_platform(host, platform)
     host.choose_platform(
         PlatformChoice(
             name=plugin.name, distribution=plugin.distribution, version=plugin.version, class_path=path,

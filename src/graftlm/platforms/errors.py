@@ -7,7 +7,7 @@ StartupError
 ├── PlatformNotSeen      --platform names one whose device is not there
 ├── PlatformFailed       a platform plugin raised or was refused; the original error is the cause
 ├── WrongPlatformClass   a detector named something that is no Platform
-├── PlatformFixed        a plugin or a program tried to put another platform in the place of the decided one
+├── PlatformFixed        a plugin or a program tried to change or replace the decided platform (contracts)
 └── PlatformUnresolved   current_platform was read too early: before a child's plan, or while it is detected
 """
 
@@ -17,6 +17,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from graftlm.contracts.errors import StartupError
+from graftlm.contracts.fixed_platform import PlatformFixed
+
+__all__ = [
+    "LeftOutPlatform",
+    "NoPlatform",
+    "PlatformFailed",
+    "PlatformFixed",
+    "PlatformNotSeen",
+    "PlatformUnresolved",
+    "SeveralPlatforms",
+    "WrongPlatformClass",
+]
 
 
 class NoPlatform(StartupError):
@@ -57,14 +69,6 @@ class WrongPlatformClass(StartupError):
     def __init__(self, class_path: str, *, found: Any) -> None:
         kind = found.__name__ if isinstance(found, type) else type(found).__name__
         super().__init__(f"{class_path} is no Platform but {kind}; subclass graftlm.contracts.platform.Platform")
-
-
-class PlatformFixed(StartupError):
-    def __init__(self, candidate: Any) -> None:
-        super().__init__(
-            f"the platform cannot be changed to {candidate!r}: it is decided once, by detectors and --platform; "
-            "publish a detector under graftlm.platform_plugins"
-        )
 
 
 class PlatformUnresolved(StartupError):

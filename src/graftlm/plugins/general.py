@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 from graftlm.plugins.blame import calling
 from graftlm.plugins.errors import PluginFailed
@@ -38,15 +39,15 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
     try:
         with transaction(plugin) as opened, calling(plugin, "general plugin"):
             function = host.load_plugin(plugin)
-            if again:
-                for step in _registered_by[plugin.identity]:
-                    step.redo()
-            elif not callable(function):
-                raise TypeError(
-                    f"{plugin.value} is a {type(function).__name__}, and a general plugin must be callable"
-                )
-            else:
-                function()
+            try:
+                if again:
+                    for step in _registered_by[plugin.identity]:
+                        step.redo()
+                else:
+                    _call(function, plugin)
+            finally:
+                for check in host.invariants:
+                    check()
     except PluginFailed:
         raise
     except Exception as error:
@@ -63,3 +64,9 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
     record("general_plugin_ran", plugin=plugin, registrations=len(opened.steps), again=again, ms=round(ms, 2))
     for step in opened.steps:
         record("registered", plugin=plugin, **step.facts)
+
+
+def _call(function: Any, plugin: Plugin) -> None:
+    if not callable(function):
+        raise TypeError(f"{plugin.value} is a {type(function).__name__}, and a general plugin must be callable")
+    function()

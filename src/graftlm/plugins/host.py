@@ -63,6 +63,8 @@ class PluginHost:
         self.children: dict[str, Report] = {}
         self.platform: Any = None
         """The Platform object once it is resolved; `graftlm.platforms` keeps it here."""
+        self.invariants: list[Callable[[], None]] = []
+        """Called after each general plugin, within its transaction: what one raises is that plugin's fault."""
         self._settings = dict(plan.settings if plan else settings or {})
         self._given = plan
         self._plan: PluginPlan | None = plan

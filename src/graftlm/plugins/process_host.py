@@ -5,6 +5,7 @@ It does not know the host's class, so that blame, registries and reports need no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graftlm.plugins.plugin import Plugin
@@ -29,6 +30,7 @@ class ProcessHost(Protocol):
     discovery: Discovery | None
     outcomes: dict[str, Outcome]
     children: dict[str, Report]
+    invariants: list[Callable[[], None]]
 
     @property
     def decisions(self) -> tuple[Decision, ...]: ...
