@@ -60,11 +60,15 @@ class Calls(Platform):
         config.parallel.worker_cls = "graftlm.contracts.worker:Worker"
 
 
+def serve_on(host, **attributes):
+    """Make a Calls with these attributes the platform of `host`."""
+    host.platform = type("Calls", (Calls,), {"seen": [], **attributes})()
+    return host.platform
+
+
 @pytest.fixture
 def calls(host):
-    platform = type("Calls", (Calls,), {"seen": []})()
-    host.platform = platform
-    return platform
+    return serve_on(host)
 
 
 def test_the_stages_come_in_their_order_and_each_value_knows_its_owner(checkpoint, host, calls):
@@ -111,11 +115,9 @@ def test_the_base_mode_of_custom_ops_is_added_where_there_is_none(checkpoint, ho
     assert config.compilation.custom_ops == custom_ops
 
 
-def test_a_platform_may_set_the_base_mode_and_the_switches_of_the_user_stay(checkpoint, host, calls, monkeypatch):
+def test_a_platform_may_set_the_base_mode_and_the_switches_of_the_user_stay(checkpoint, host):
     """A bare -name survives a platform that has the last word on the mode, and what the user asked stays known."""
-    monkeypatch.setattr(
-        Calls, "apply_config_platform_defaults", classmethod(lambda cls, c: c.compilation.set_base_mode("none"))
-    )
+    serve_on(host, apply_config_platform_defaults=classmethod(lambda cls, c: c.compilation.set_base_mode("none")))
 
     config = configure(options_from_keywords({"model": checkpoint, "custom_ops": "-rms_norm"}), host)
 
@@ -149,9 +151,9 @@ def test_what_cannot_be_served_is_refused_with_value_and_cure(checkpoint, host, 
     assert part in str(caught.value)
 
 
-def test_a_platform_that_leaves_the_worker_class_unset_is_named(checkpoint, host, calls, monkeypatch):
+def test_a_platform_that_leaves_the_worker_class_unset_is_named(checkpoint, host):
     """In the seed of all this, that error came three processes later."""
-    monkeypatch.setattr(type(calls), "check_and_update_config", classmethod(lambda cls, config: None))
+    serve_on(host, check_and_update_config=classmethod(lambda cls, config: None))
 
     with pytest.raises(InvalidOption, match=r"--worker-cls='auto': Calls \(Calls\) left it unset"):
         configure(options_from_keywords({"model": checkpoint}), host)

@@ -160,6 +160,8 @@ def test_the_command_line_names_who_changes_the_platform(tmp_path, tiny_llama) -
 
 def test_an_abstract_base_still_mixes_with_a_platform() -> None:
     """Platforms have a metaclass of their own, which must not stand in the way of abc."""
-    program = "import abc\nfrom graftlm.contracts.platform import Platform\nclass A(Platform, abc.ABC): x = 1\nA.x = 2"
+    program = (
+        "import abc\nfrom graftlm.contracts.platform import Platform\nclass A(Platform, abc.ABC): x = 1\nA.x = 2"
+    )
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
