@@ -41,32 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"graftlm {__version__}")
             return 0
         case [name, *rest] if name in COMMANDS:
-            code = _run(name, rest)
-            if argv is None:
-                _leave_threads_behind(code)
-            return code
+            return _call(name, rest) if argv is not None else _run(name, rest)
     return _unknown(words[0])
-
-
-def _leave_threads_behind(code: int) -> None:
-    """End the process now if somebody's thread would keep it: the command is done, and all of ours are over."""
-    import os
-    import threading
-
-    stray = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
-    if not stray:
-        return
-    import atexit
-
-    print(
-        f"graftlm: warning: still running: {', '.join(t.name for t in stray)}; a plugin started what no one ends, "
-        "and it ends with the process (start threads with daemon=True)",
-        file=sys.stderr,
-    )
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def help_text() -> str:
@@ -111,6 +87,21 @@ def _is_text(word: str) -> bool:
 
 
 def _run(name: str, argv: list[str]) -> int:
+    """Run a command as the whole of this process, which no plugin ends or keeps in silence."""
+    import faulthandler
+
+    from graftlm.cli.leaving import leave_threads_behind
+    from graftlm.processes.exit_guard import guard_exits
+
+    guard_exits()
+    if sys.stderr is not None:
+        faulthandler.enable()  # a crash in native code prints whose code it was
+    code = _call(name, argv)
+    leave_threads_behind(code)
+    return code
+
+
+def _call(name: str, argv: list[str]) -> int:
     from graftlm.processes.shutdown import ShutdownInterrupt, install_shutdown_handlers
 
     shutdown = install_shutdown_handlers()
@@ -134,9 +125,9 @@ def _run(name: str, argv: list[str]) -> int:
 
 
 def _unknown(word: str) -> int:
-    import difflib
+    from graftlm.plugins.spelling import nearest_names
 
-    near = difflib.get_close_matches(word, COMMANDS, n=2)
+    near = nearest_names(word, COMMANDS, most=2)
     cure = f"did you mean {' or '.join(near)}?" if near else f"the commands are {', '.join(COMMANDS)}"
     print(f"graftlm: error: unknown command {word!r}; {cure}", file=sys.stderr)
     return 2

@@ -5,7 +5,6 @@ It does not know what the two processes say to each other.
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import logging
 import os
@@ -20,6 +19,7 @@ import msgspec
 from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import StartupError
 from graftlm.executor.workers_ahead import COMPUTING_MODULES, IMPORT, WorkersAhead
+from graftlm.processes.exit_functions import at_exit
 from graftlm.processes.launch import ChildProcess, start_child
 from graftlm.processes.threads import quiet_environment, thread_environment
 
@@ -97,7 +97,7 @@ def prestart(
     elif _ahead is None:
         wish = _wish(start_method, num_workers, executor_backend, threads_per_worker)
         _ahead = (wish, _start(wish, ahead=True))
-        atexit.register(discard)
+        at_exit(discard)
 
 
 def discard() -> None:

@@ -49,7 +49,9 @@ def inspect(request: InspectionRequest) -> InspectionResult:
     try:
         if request.plan:
             from graftlm.platforms.bootstrap import apply_plan_in_child
+            from graftlm.processes.exit_guard import guard_exits
 
+            guard_exits()
             apply_plan_in_child(request.plan)
         return InspectionResult(spec=spec_of(resolve_class_path(request.class_path), what=request.class_path))
     except Exception as error:

@@ -22,6 +22,7 @@ import msgspec
 
 from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel, FrameKind
+from graftlm.processes.exit_guard import guard_exits
 from graftlm.processes.failure import Failure
 from graftlm.processes.logs import LogSettings, configure_logging
 from graftlm.processes.shutdown import leave_signals_to_parent
@@ -78,6 +79,7 @@ def run_child(channel: Channel, lifeline: int) -> int:
     """Serve the parent's orders until its RUN is done; returns the exit code."""
     leave_signals_to_parent()
     faulthandler.enable()
+    guard_exits()
     threading.Thread(target=_watch_parent, args=(lifeline,), name="parent watch", daemon=True).start()
     try:
         return _serve_orders(channel)

@@ -16,6 +16,9 @@ from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
 from graftlm.plugins.errors import PluginError, PluginFailed
 
+#: What native code does to its process; faulthandler prints the stack first.
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
 
 class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The cause in one sentence, and the traceback if anybody needs it: whoever gets one shows it, once.
@@ -82,4 +85,6 @@ def describe_exit(code: int | None) -> str:
     except ValueError:
         name = f"signal {-code}"
     hint = " (by hand, or by the system because memory ran out)" if -code == signal.SIGKILL else ""
+    if -code in _CRASHES:
+        hint = " (a crash in native code; the stack above says whose, or `graftlm plugins doctor`)"
     return f"was killed by {name}{hint}"

@@ -22,6 +22,7 @@ from graftlm.plugins.discovery import discover
 from graftlm.plugins.plan import PlatformChoice
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.plugin_config import read_settings
+from graftlm.processes.failure import describe_exit
 from graftlm.version import __version__
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def try_a_start(selection: Sequence[str], *, timeout_s: float) -> tuple[Platform
     try:
         described = json.loads(done.stdout)
     except json.JSONDecodeError:
-        last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        return None, f"the process ended with exit code {done.returncode}: {last[0]}"
+        last = done.stderr.strip().splitlines()[-1:] if done.returncode >= 0 else []
+        return None, ": ".join([f"the process {describe_exit(done.returncode)}", *last])
     platform = (described.get("plan") or {}).get("platform")
     return msgspec.convert(platform, PlatformChoice) if platform else None, described.get("error", "")
 

@@ -16,6 +16,7 @@ from graftlm.cli.plugins.helper import Inspection, InspectionRequest
 from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.points import ATTENTION_BACKENDS, CUSTOM_OPS, OP_IMPLEMENTATIONS
 from graftlm.plugins import Role, current_host
+from graftlm.processes.exit_guard import guard_exits
 
 if TYPE_CHECKING:
     from graftlm.contracts.platform import Platform
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 def main() -> int:
     answer = os.dup(1)
     os.dup2(2, 1)  # what plugins print must not get into the answer
+    guard_exits()
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=InspectionRequest)
     try:
         result = answer_to(request)

@@ -5,6 +5,7 @@ Every process of the command appends its ledger to one file, which is read while
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from graftlm.config.arguments import ArgumentParser, UsageError
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins.discovery import discover
 from graftlm.plugins.live_trace import TraceLine
+from graftlm.processes.failure import describe_exit
 from graftlm.processes.trace_file import ProcessTrace, Span, write_trace
 
 if TYPE_CHECKING:
@@ -77,7 +79,15 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
             write_trace(words.perfetto, as_spans(stops))
     if ready or shutdown.requested.is_set():
         return 0
-    return traced.code or 0
+    return _exit_code(traced.code)
+
+
+def _exit_code(code: int | None) -> int:
+    """Return the command's own code; of one that was killed, say so, and return what a shell would."""
+    if code is None or code >= 0:
+        return code or 0
+    print(f"graftlm plugins trace: the command {describe_exit(code)}", file=sys.stderr)
+    return 128 - code
 
 
 def place(line: TraceLine) -> Stop:
