@@ -12,6 +12,8 @@ from plugin_packages import Site, run_graftlm
 from server import Server
 
 from graftlm.config.engine_config import EngineConfig
+from graftlm.contracts.quantization import LinearMethod, QuantizationConfig
+from graftlm.layers.linear import ColumnParallelLinear
 from graftlm.layers.norm import RMSNorm
 from graftlm.ops.build import building
 from graftlm.ops.verify import OpRefused, verify_ops
@@ -181,3 +183,99 @@ def build_and_verify(
             parameter.data.fill_(1.0)
         verify_ops(torch.nn.Sequential(layer), config, dtype=torch.float32, device=device)
         return {e.event: e.facts for e in host.ledger.events if e.event in ("op_verified", "op_not_verified")}
+
+
+class Rounds(LinearMethod):
+    """Keeps its weight as plain numbers and rounds activations to whole numbers; wrong where a test says so."""
+
+    activation_error = 0.05
+    factor = 1.0
+
+    def create_weights(self, layer, *, input_size, output_size, dtype):
+        self.weight = torch.zeros(output_size, input_size)
+
+    def load_weight(self, layer, weight, *, row_offset):
+        self.weight[row_offset : row_offset + len(weight)] = weight
+
+    def apply(self, layer, x, bias=None):
+        scale = x.abs().amax(dim=-1, keepdim=True) / 127
+        y = (x / scale).round() * scale @ self.weight.T * self.factor
+        return y if bias is None else y + bias
+
+    def embed(self, layer, ids):
+        return self.weight[ids]
+
+
+class Wrong(Rounds):
+    factor = 1.2
+
+
+class ForgetsBias(Rounds):
+    def apply(self, layer, x, bias=None):
+        return super().apply(layer, x)
+
+
+class Overwrites(Rounds):
+    def apply(self, layer, x, bias=None):
+        y = super().apply(layer, x, bias)
+        x.zero_()
+        return y
+
+
+class ReadsNothingBack(Rounds):
+    def embed(self, layer, ids):
+        raise NotImplementedError("no embeddings")
+
+
+def verify_method(method: LinearMethod) -> dict[str, dict[str, object]]:
+    """Verify a layer that multiplies by `method`, with no plugin in sight."""
+
+    class Config(QuantizationConfig):
+        name = "rounds"
+
+        @classmethod
+        def from_checkpoint(cls, hf_config):
+            return cls()
+
+        def get_linear_method(self, layer, prefix):
+            return method
+
+    layer = ColumnParallelLinear(40, 24, quant_config=Config(), prefix="model.up")
+    layer.load_weight(torch.randn(24, 40, generator=torch.Generator().manual_seed(1)))
+    config, device = EngineConfig(), torch.device("cpu")
+    with plugin_host(FakeDistribution("acme", {}), role="worker", platform="cpu") as host:
+        verify_ops(torch.nn.Sequential(layer), config, dtype=torch.float32, device=device)
+        return {e.event: e.facts for e in host.ledger.events if e.event in ("op_verified", "op_not_verified")}
+
+
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        (Wrong(), r"with 1 tokens in 0 \[24, 40\], .*largest error [0-9.]+, tolerance rtol="),
+        (ForgetsBias(), r"with 5 tokens .*largest error"),
+        (Overwrites(), "overwrites its input"),
+    ],
+)
+def test_a_method_that_multiplies_wrongly_is_refused(method: LinearMethod, problem: str) -> None:
+    """The product is compared with the rows that the method reads back, beyond its own rounding of activations."""
+    with pytest.raises(
+        OpRefused, match=rf"'linear', computed by test_verify_ops.{type(method).__name__} .*{problem}"
+    ):
+        verify_method(method)
+
+
+def test_a_method_that_multiplies_rightly_is_recorded() -> None:
+    """Its own rounding of activations is allowed, and stands in the record."""
+    facts = verify_method(Rounds())["op_verified"]
+
+    assert facts["op"] == "linear"
+    assert facts["method"] == "Rounds [24, 40]"
+    assert 0 < float(str(facts["largest_error"])) < 1
+    assert "atol=5.0e-02" in str(facts["tolerance"])
+
+
+def test_a_method_that_reads_no_rows_back_is_said_to_be_unverified() -> None:
+    """There is nothing to compare with, which is no reason to stop."""
+    facts = verify_method(ReadsNothingBack())["op_not_verified"]
+
+    assert "no embeddings" in str(facts["reason"])

@@ -21,6 +21,11 @@ class LinearMethod(ABC):
         """The method that multiplies: itself, unless it only prepares weights for another one."""
         return self
 
+    @property
+    def kept_as(self) -> str:
+        """The number format in which the weight is kept, once it is loaded, as "Q4_1"; "" where nobody asks."""
+        return ""
+
     @abstractmethod
     def create_weights(
         self, layer: torch.nn.Module, *, input_size: int, output_size: int, dtype: torch.dtype

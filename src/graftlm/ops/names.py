@@ -6,10 +6,10 @@ It does not know the op classes: the configuration is validated with it before a
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable
 
 from graftlm.config.engine_config import BASE_MODES
+from graftlm.plugins.spelling import nearest_names
 
 #: The sampler's ops, which are built apart from the model's.
 SAMPLING_OPS: tuple[str, ...] = ("adjust_logits", "choose_tokens", "ranked_logprobs")
@@ -89,7 +89,7 @@ def parse_switches(
 def _refuse_unknown(entries: list[str], names: frozenset[str], known: list[str]) -> None:
     for name in sorted(names):
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3) or known
+            near = nearest_names(name, known) or known
             raise InvalidOpSwitch(
                 entries, problem=f"there is no op {name!r}", cure=f"did you mean {' or '.join(near)}?"
             )

@@ -25,8 +25,8 @@ from graftlm.plugins import (
     record_counted,
     resolve_class_path,
 )
-from graftlm.plugins.errors import nearest
 from graftlm.plugins.registry import key_text
+from graftlm.plugins.spelling import nearest
 
 logger = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graftlm.contracts.errors import StartupError
 from graftlm.ops.build import building_aside
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import Comparison, OpExample, Tolerance, check_call, fresh
 from graftlm.ops.pluggable import Construction, PluggableLayer
-from graftlm.plugins import find_host, record
-from graftlm.plugins.registrar import distribution_of
+from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, provider_of_code
+from graftlm.ops.verify_weights import verify_weights
+from graftlm.plugins import record
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -29,41 +29,10 @@ logger = logging.getLogger(__name__)
 _SEED = 20_240_229
 
 
-class OpRefused(StartupError):
-    """An op that a plugin provides does not compute what its reference computes."""
-
-    def __init__(self, op: str, *, computed_by: str, plugin: str, problem: str, cure: str) -> None:
-        super().__init__(
-            f"--verify-ops: the op {op!r}, computed by {computed_by} of {plugin}, is wrong: {problem}; {cure}"
-        )
-
-
-class Unverifiable(Exception):
-    """The reference of a replaced op cannot be built beside it; the text says why."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Provider:
-    """Who computes an op: its code, and the plugin that brought it."""
-
-    code: type
-    plugin: str
-    name: str | None
-
-    @property
-    def cure(self) -> str:
-        leave_out = f", or leave it out with --disable-plugin {self.name}" if self.name else ""
-        return f"correct or update it{leave_out}"
-
-    @property
-    def path(self) -> str:
-        return f"{self.code.__module__}.{self.code.__qualname__}"
-
-
 def verify_ops(root: torch.nn.Module, config: EngineConfig, *, dtype: torch.dtype, device: torch.device) -> None:
-    """Verify each distinct replaced or provided op in `root`; raises OpRefused at the first wrong one.
+    """Verify each distinct replaced or provided op in `root`, and how its layers multiply with packed weights.
 
-    Every outcome is recorded as `op_verified` or `op_not_verified`.
+    Raises OpRefused at the first wrong one. Every outcome is recorded as `op_verified` or `op_not_verified`.
     """
     unverified: dict[str, str] = {}
     with torch.inference_mode():
@@ -71,6 +40,7 @@ def verify_ops(root: torch.nn.Module, config: EngineConfig, *, dtype: torch.dtyp
             reason = _verify(op, config, dtype=dtype, device=device)
             if reason:
                 unverified[_name_of(op)] = reason
+        unverified |= verify_weights(root, seed=_SEED, dtype=dtype, device=device)
     for name, reason in sorted(unverified.items()):
         record("op_not_verified", op=name, reason=reason)
         logger.warning("op not verified op=%s: %s", name, reason)
@@ -105,17 +75,14 @@ def _verify(op: PluggableLayer, config: EngineConfig, *, dtype: torch.dtype, dev
     examples = list(reference.example_inputs(torch.Generator().manual_seed(_SEED), dtype))
     if not examples:
         return f"{type(reference).__qualname__} has no example_inputs to compare with"
-    tolerance = reference.tolerance(dtype)
+    tolerance, provider = reference.tolerance(dtype), provider_of(op)
     largest = 0.0
     for example in examples:
         on_device = dataclasses.replace(example, args=fresh(example.args, device))
         outcome = _compare(op, reference, on_device, tolerance)
-        provider = provider_of(op)
         if outcome.problem:
-            raise OpRefused(
-                op.name, computed_by=provider.path, plugin=provider.plugin,
-                problem=f"with {example.label}, {outcome.problem}", cure=provider.cure,
-            )  # fmt: skip
+            problem = f"with {example.label}, {outcome.problem}"
+            raise OpRefused(op.name, computed_by=provider, problem=problem)
         largest = max(largest, outcome.largest_error)
     record(
         "op_verified", op=op.name, method=op.choice.method, computed_by=provider.path, by=provider.plugin,
@@ -149,15 +116,7 @@ def reference_of(op: CustomOp, config: EngineConfig, *, dtype: torch.dtype, devi
 def provider_of(op: CustomOp) -> Provider:
     """Tell whose code computes `op`."""
     implementation = op.choice.implementation
-    code = type(op) if implementation is None else type(implementation)
-    distribution = distribution_of(code.__module__)
-    host = find_host()
-    known = [p for p in host.known_plugins if p.distribution == distribution] if host is not None else []
-    if not known:
-        return Provider(code, distribution, None)
-    own = [p for p in known if p.value.partition(":")[0] == code.__module__]
-    plugin = (own or known)[0]
-    return Provider(code, f"{distribution} {plugin.version}", None if plugin.built_in else plugin.name)
+    return provider_of_code(type(op) if implementation is None else type(implementation))
 
 
 def _compare(op: CustomOp, reference: CustomOp, example: OpExample, tolerance: Tolerance) -> Comparison:

@@ -89,6 +89,10 @@ class QuantizingMethod(LinearMethod):
     def computed_by(self) -> LinearMethod:
         return self.inner.computed_by
 
+    @property
+    def kept_as(self) -> str:
+        return self.inner.kept_as
+
     def create_weights(
         self, layer: torch.nn.Module, *, input_size: int, output_size: int, dtype: torch.dtype
     ) -> None:

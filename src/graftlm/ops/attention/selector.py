@@ -15,6 +15,7 @@ from graftlm.contracts.platform import AttentionQuestion
 from graftlm.contracts.points import ATTENTION_BACKENDS
 from graftlm.plugins import calling, record
 from graftlm.plugins.named import load_named, plugin_named
+from graftlm.plugins.spelling import kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def _ask(question: AttentionQuestion, selected_backend: str | None) -> type[Atte
         cure = f"{wish}; choose another with --attention-backend, by name or as module:Class"
         raise InvalidAttentionBackend(device_name, problem=cure, question=question)
     if not isinstance(answer, str):
-        problem = f"it answered {answer!r}, a {type(answer).__name__}; it must name a class as module:Class"
+        problem = f"it answered {answer!r}, {kind_of(answer)}; it must name a class as module:Class"
         raise InvalidAttentionBackend(device_name, problem=problem, question=question)
     backend = load_named(ATTENTION_BACKENDS, answer, what=f"attention backend of {device_name}")
     if refusal := _refusal(backend, answer, question):
