@@ -114,7 +114,7 @@ def inputs(dtype: torch.dtype, *, tokens: Iterable[int] = (1, 5, 33, 0)) -> list
 
 def q8_0(matrix: torch.Tensor) -> Any:
     """Return the matrix [rows, columns] in GGUF's Q8_0: blocks of 32 columns, a half-float scale and 32 bytes."""
-    from graftlm.models.checkpoints.gguf_weights import QuantizedGGUFWeight
+    from graftlm.layers.quantization.block_weight import QuantizedGGUFWeight
 
     rows, columns = matrix.shape
     blocks = matrix.reshape(rows, columns // _Q8_0_COLUMNS, _Q8_0_COLUMNS)

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from graftlm.contracts.endpoint import EndpointPlugin
 from graftlm.contracts.points import ENDPOINT_PLUGINS
 from graftlm.plugins.host import PluginHost
+from graftlm.plugins.spelling import kind_of
 from graftlm.testing.conformance.front_end import FrontEndSuite
 from graftlm.testing.engine import ScriptedEngineClient
 from graftlm.testing.suite import NotDeclared
@@ -36,7 +37,7 @@ class EndpointConformance(FrontEndSuite):
                 first, second = factory(), factory()
         except Exception as error:
             self.fail(f"called without arguments, it raises {type(error).__name__}: {error}")
-        self.require(isinstance(first, EndpointPlugin), f"it returns a {type(first).__name__}")
+        self.require(isinstance(first, EndpointPlugin), f"it returns {kind_of(first)}")
         self.require(first is not second, "it returns the same object twice: two apps would share their state")
         self.require(inspect.iscoroutinefunction(first.init_state), "its init_state is not `async def`")
 
