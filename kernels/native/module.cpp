@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "all_reduce.h"
 #include "attention.h"
 #include "capture.h"
 #include "linear.h"
@@ -71,6 +72,30 @@ static void rotate(Address x, int64_t x_stride, Address y, int64_t y_stride, int
     const Path& path = current_path();
     for_ranges(tokens, 16, [&](int64_t begin, int64_t end) { path.rotate(job, begin, end); });
   });
+}
+
+static void best(Address x, int64_t x_stride, int64_t rows, int64_t columns, int type, Address places,
+    Address is_finite) {
+  const BestJob job{pointer<void>(x), x_stride, columns, dtype(type), pointer<int64_t>(places),
+      pointer<bool>(is_finite)};
+  run_kept([=](const StepInputs&) {
+    const Path& path = current_path();
+    for_ranges(rows, 1, [&](int64_t begin, int64_t end) { path.best(job, begin, end); });
+  });
+}
+
+static void all_reduce(SharedGroup& group, Address x, int64_t count, int type) {
+  run_kept([=, &group](const StepInputs&) { group.all_reduce(pointer<void>(x), count, dtype(type)); });
+}
+
+static void gather_ranks(SharedGroup& group, Address x, int64_t rows, int64_t row_bytes, Address out, bool sends) {
+  run_kept([=, &group](const StepInputs&) {
+    group.gather(pointer<void>(x), rows, row_bytes, pointer<void>(out), sends);
+  });
+}
+
+static void broadcast(SharedGroup& group, Address x, int64_t bytes, int source) {
+  run_kept([=, &group](const StepInputs&) { group.broadcast(pointer<void>(x), bytes, source); });
 }
 
 // One layer's attention: what stays the same from step to step is given once.
@@ -155,6 +180,13 @@ NB_MODULE(_native, m) {
   m.def("rms_norm", &rms_norm, NoGil());
   m.def("silu_and_mul", &silu_and_mul, NoGil());
   m.def("rotate", &rotate, NoGil());
+  m.def("best", &best, NoGil());
+  nb::class_<SharedGroup>(m, "SharedGroup", "The ranks of one host, over a file that each has opened.")
+      .def(nb::init<int, int, int>())
+      .def_static("bytes_for", &SharedGroup::bytes_for)
+      .def("all_reduce", &all_reduce, NoGil())
+      .def("gather", &gather_ranks, NoGil())
+      .def("broadcast", &broadcast, NoGil());
   nb::class_<AttentionLayer>(m, "AttentionLayer")
       .def(nb::init<int64_t, int64_t, int64_t, float>())
       .def("bind_rotation", &AttentionLayer::bind_rotation)

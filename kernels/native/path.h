@@ -61,6 +61,24 @@ struct ActivationJob {
   DType type;
 };
 
+// y = the sum of several arrays, which may be one of them.
+struct SumJob {
+  const void* const* parts;
+  int num_parts;
+  void* y;
+  DType type;
+};
+
+// The largest number's first place in each row of x.
+struct BestJob {
+  const void* x;  // [rows, columns]
+  int64_t x_stride;
+  int64_t columns;
+  DType type;
+  int64_t* places;  // [rows]
+  bool* is_finite;  // [rows]: whether the number is finite and the row has no NaN
+};
+
 // A table [positions, 2, dims]: cosines, and sines with the sign of their place.
 struct Rotation {
   const void* table;  // null: no rotation
@@ -156,6 +174,8 @@ struct Path {
   void (*rotate)(const RotateJob&, int64_t token_begin, int64_t token_end);
   void (*write_cache)(const WriteJob&, int64_t token_begin, int64_t token_end);
   void (*attend)(const AttentionJob&, const AttentionTask&, float* scratch);
+  void (*sum)(const SumJob&, int64_t begin, int64_t end);
+  void (*best)(const BestJob&, int64_t row_begin, int64_t row_end);
 };
 
 const Path& generic_path();

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 class DeviceCommunicator(ABC):
     """Collectives over one group of more than one rank, constructed once in each member."""
 
+    #: How it carries tensors, once built, in a few words; `graftlm plugins explain communicator` shows it.
+    remark: str = ""
+
     def __init__(self, *, group: dist.ProcessGroup, device: torch.device, name: str) -> None:
         self.group = group
         self.device = device

@@ -70,8 +70,9 @@ def init_distributed(
     assert group is not None
     _rank, _size = rank, world_size
     _communicator = cls(group=group, device=device or torch.device("cpu"), name="tp")
-    record("communicator_built", group="tp", size=world_size, cls=path)
-    logger.debug("communicator built group=tp size=%d cls=%s", world_size, path)
+    remark = _communicator.remark
+    record("communicator_built", group="tp", size=world_size, cls=path, **({"remark": remark} if remark else {}))
+    logger.debug("communicator built group=tp size=%d cls=%s remark=%s", world_size, path, remark or "none")
 
 
 def destroy_distributed() -> None:
@@ -93,6 +94,11 @@ def tp_rank() -> int:
 def tp_size() -> int:
     """Return the number of ranks that share each layer."""
     return _size
+
+
+def tp_communicator() -> DeviceCommunicator | None:
+    """Return what the collectives below go through; None with one rank."""
+    return _communicator
 
 
 def tp_all_reduce(x: torch.Tensor) -> torch.Tensor:
