@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from graftlm.testing.conformance.endpoint import EndpointConformance
     from graftlm.testing.conformance.general import GeneralPluginConformance
     from graftlm.testing.conformance.model import ModelConformance
+    from graftlm.testing.conformance.model_loader import ModelLoaderConformance
+    from graftlm.testing.conformance.model_source import ModelSourceConformance
     from graftlm.testing.conformance.op_implementation import OpImplementationConformance
     from graftlm.testing.conformance.platform import PlatformConformance
+    from graftlm.testing.conformance.quantization import QuantizationConformance
     from graftlm.testing.conformance.stat_logger import StatLoggerConformance
+    from graftlm.testing.conformance.worker import WorkerConformance
     from graftlm.testing.suite import ContractBroken, NotDeclared, Suite, failures
 
 __all__ = [
@@ -30,11 +34,15 @@ __all__ = [
     "EndpointConformance",
     "GeneralPluginConformance",
     "ModelConformance",
+    "ModelLoaderConformance",
+    "ModelSourceConformance",
     "NotDeclared",
     "OpImplementationConformance",
     "PlatformConformance",
+    "QuantizationConformance",
     "StatLoggerConformance",
     "Suite",
+    "WorkerConformance",
     "failures",
     "suites_for",
 ]
@@ -43,10 +51,12 @@ _MODULE_OF = {
     "AttentionBackendConformance": "conformance.attention", "CommunicatorConformance": "conformance.communicator",
     "ContractBroken": "suite", "CustomOpConformance": "conformance.custom_op",
     "EndpointConformance": "conformance.endpoint", "GeneralPluginConformance": "conformance.general",
-    "ModelConformance": "conformance.model", "NotDeclared": "suite",
+    "ModelConformance": "conformance.model", "ModelLoaderConformance": "conformance.model_loader",
+    "ModelSourceConformance": "conformance.model_source", "NotDeclared": "suite",
     "OpImplementationConformance": "conformance.op_implementation",
-    "PlatformConformance": "conformance.platform", "StatLoggerConformance": "conformance.stat_logger",
-    "Suite": "suite", "failures": "suite", "suites_for": "conformance.declared",
+    "PlatformConformance": "conformance.platform", "QuantizationConformance": "conformance.quantization",
+    "StatLoggerConformance": "conformance.stat_logger", "Suite": "suite",
+    "WorkerConformance": "conformance.worker", "failures": "suite", "suites_for": "conformance.declared",
 }  # fmt: skip
 
 

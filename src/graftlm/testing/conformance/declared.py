@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from graftlm.platforms.hooks import call_hook
 from graftlm.plugins.plugin import Plugin, normalized
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.testing.conformance import (
@@ -15,9 +16,13 @@ from graftlm.testing.conformance import (
     EndpointConformance,
     GeneralPluginConformance,
     ModelConformance,
+    ModelLoaderConformance,
+    ModelSourceConformance,
     OpImplementationConformance,
     PlatformConformance,
+    QuantizationConformance,
     StatLoggerConformance,
+    WorkerConformance,
 )
 from graftlm.testing.host import FakeDistribution, plugin_host
 from graftlm.testing.suite import Suite
@@ -54,6 +59,10 @@ def _suites_of(
     simple: dict[str, type[Suite]] = {
         "communicators": CommunicatorConformance, "models": ModelConformance,
     }  # fmt: skip
+    with_settings: dict[str, type[Suite]] = {
+        "stat_logger_plugins": StatLoggerConformance, "endpoint_plugins": EndpointConformance,
+        "model_loaders": ModelLoaderConformance, "model_sources": ModelSourceConformance,
+    }  # fmt: skip
     match plugin.point:
         case point if point in simple:
             yield simple[point], plugin.name, {"subject": plugin.value}
@@ -61,10 +70,19 @@ def _suites_of(
             rotary = {p.name.partition(".")[0]: p.value for p in beside if p.point == "op_implementations"}
             facts = {"subject": plugin.value, "rotary_implementation": rotary.get("rotary_embedding")}
             yield AttentionBackendConformance, plugin.name, facts
-        case "stat_logger_plugins" | "endpoint_plugins":
-            base = StatLoggerConformance if plugin.point == "stat_logger_plugins" else EndpointConformance
-            yield base, plugin.name, {
+        case point if point in with_settings:
+            yield with_settings[point], plugin.name, {
                 "subject": plugin.value, "distribution": distribution, "plugin": plugin.name,
+            }  # fmt: skip
+        case "quantization_methods":
+            yield QuantizationConformance, plugin.name, {
+                "subject": plugin.value, "distributions": (distribution,), "plugin": plugin.name,
+            }  # fmt: skip
+        case "workers":
+            platforms = [p.name for p in beside if p.point == "platform_plugins" and _class_named_by(p)]
+            yield WorkerConformance, plugin.name, {
+                "subject": plugin.value, "distributions": (distribution,),
+                "platform": platforms[0] if platforms else "cpu",
             }  # fmt: skip
         case "custom_ops":
             name = plugin.name.rpartition(".")[2]
@@ -86,36 +104,56 @@ def _suites_of(
 def _platform(
     plugin: Plugin, distribution: str | FakeDistribution
 ) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
-    """Yield the platform that the detector names here; a detector that declines has nothing to test."""
-    answer = resolve_class_path(plugin.value)()
-    path = answer if isinstance(answer, str) else getattr(answer, "class_path", None)
-    path = answer[0] if isinstance(answer, tuple) else path
+    """Yield the platform that the detector names here, and what its hooks name and register; a detector that
+    declines has nothing to test.
+    """
+    path = _class_named_by(plugin)
     if path is None:
         return
     yield PlatformConformance, plugin.name, {
         "subject": path, "detector": plugin.value, "distributions": (distribution,),
     }  # fmt: skip
     cls = resolve_class_path(path)
-    with plugin_host(distribution, platform=plugin.name):
+    with plugin_host(distribution, platform=plugin.name) as host:
         communicator = cls.get_device_communicator_cls()
+        call_hook("pre_register_and_update", None)
+        events = [e.facts for e in host.ledger.of("registered") if e.facts.get("via") == "hook"]
     if _is_of(communicator, plugin):
         yield CommunicatorConformance, communicator.rpartition(":")[2], {"subject": communicator}
+    yield from _suites_of_registered(events, distribution)
 
 
 def _registered(
     plugin: Plugin, distribution: str | FakeDistribution
 ) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
-    """Yield what a general plugin registers in a worker: models, and replacements of ops."""
+    """Yield what a general plugin registers in a worker."""
     with plugin_host(distribution, role="worker") as host:
         events = [e.facts for e in host.ledger.of("registered") if e.plugin == plugin.label]
-    kinds: dict[str, Callable[[dict[str, Any]], tuple[type[Suite], dict[str, Any]]]] = {
-        "models": lambda facts: (ModelConformance, {"subject": facts["value"]}),
-        "custom_ops": lambda facts: (CustomOpConformance, {"subject": facts["value"], "replaces": facts["key"]}),
-    }
+    yield from _suites_of_registered(events, distribution)
+
+
+def _suites_of_registered(
+    events: Sequence[dict[str, Any]], distribution: str | FakeDistribution
+) -> Iterator[tuple[type[Suite], str, dict[str, Any]]]:
+    """Yield models, replacements of ops, and quantization methods that code registered."""
     for facts in events:
-        if facts["registry"] in kinds:
-            base, attributes = kinds[facts["registry"]](facts)
-            yield base, facts["key"].rpartition(".")[2], attributes
+        attributes, key = {"subject": facts["value"]}, facts["key"]
+        match facts["registry"]:
+            case "models":
+                yield ModelConformance, key, attributes
+            case "custom_ops":
+                yield CustomOpConformance, key.rpartition(".")[2], {**attributes, "replaces": key}
+            case "quantization_methods":
+                more = {"distributions": (distribution,), "plugin": key}
+                yield QuantizationConformance, key, {**attributes, **more}
+
+
+def _class_named_by(plugin: Plugin) -> str | None:
+    """Return the class path that a detector answers on this machine."""
+    answer = resolve_class_path(plugin.value)()
+    path = answer[0] if isinstance(answer, tuple) else answer
+    found: str | None = path if isinstance(path, str) else getattr(path, "class_path", None)
+    return found
 
 
 def _is_of(path: str, plugin: Plugin) -> bool:
