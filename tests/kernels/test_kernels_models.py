@@ -1,8 +1,7 @@
-"""Whole models on the kernels: the same tokens as plain torch in float32, and quantized weights nearly as good."""
+"""Whole models on the kernels: the same tokens as plain torch in float32; weights kept in their blocks."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,19 +18,6 @@ from graftlm.plugins.current import find_host, hold_host
 
 sys.path.append(str(Path(__file__).parents[1] / "worker"))
 
-TEXT = (
-    "The history of the lighthouse begins long before electric light. On dark nights, people kept wood fires "
-    "burning on hilltops so that sailors could find the entrance of the harbour. Later, towers were built of "
-    "stone, and the fire was carried to the top of them. The most famous of these towers stood on an island "
-    "near Alexandria, and travellers who saw it wrote that its light could be seen from many miles away. In "
-    "the eighteenth century, lamps that burned oil replaced coal, and mirrors behind them gathered the light "
-    "into a beam. A lens made of rings of glass, invented in France, made the beam so strong that a single "
-    "lamp could warn ships beyond the horizon. The keeper of a lighthouse lived alone with his family, "
-    "trimmed the wick every few hours, wound the clockwork that turned the lens, and wrote down the weather "
-    "in a book. Today most of the lamps are automatic, and the keepers are gone, but the towers are still "
-    "painted, because a ship's captain likes to see that someone cares."
-)
-
 
 @pytest.fixture(autouse=True)
 def own_host() -> Iterator[None]:
@@ -47,25 +33,6 @@ def engine(path: Path, **options: Any) -> Any:
     return Engine(path, **options)
 
 
-def token_ids(engine: Any, path: Path) -> list[int]:
-    from graftlm.frontend.tokenizer import load_tokenizer
-    from graftlm.models.checkpoints import read_facts
-
-    tokenizer = load_tokenizer(engine.config, read_facts(path))
-    assert tokenizer is not None
-    return tokenizer.encode(TEXT)
-
-
-def mean_logprob(engine: Any, ids: list[int]) -> float:
-    """Mean log-probability of a text's tokens, each given those before it."""
-    from worker_runs import greedy
-
-    updates = engine.run([greedy("r0", ids, max_tokens=1, prompt_logprobs=0)])
-    found = [entry for update in updates["r0"] for entry in update.prompt_logprobs or [] if entry is not None]
-    assert len(found) == len(ids) - 1
-    return sum(entry.logprob for entry in found) / len(found)
-
-
 @pytest.mark.parametrize("dtype", ["float32"])
 def test_float32_gives_the_tokens_of_plain_torch(tiny_llama, dtype):
     """The kernels only change the order of sums."""
@@ -77,20 +44,6 @@ def test_float32_gives_the_tokens_of_plain_torch(tiny_llama, dtype):
 
     assert [backend.name for backend in kernels.worker.attention_backends()] == ["NATIVE_CPU"]
     assert kernels.outputs(requests) == plain.outputs(requests)
-
-
-@pytest.mark.demo
-def test_quantized_weights_keep_the_perplexity(demo_path):
-    """Within 1 % of the dequantized weights in plain torch; chosen where no number format was asked for."""
-    plain = engine(demo_path, dtype="float32", custom_ops=["none"], attention_backend="TORCH_PAGED")
-    ids = token_ids(plain, demo_path)
-    reference = mean_logprob(plain, ids)
-    kept = engine(demo_path)
-
-    assert (plain.config.model.quantization, kept.config.model.quantization) == (None, "gguf")
-    change = math.exp(reference - mean_logprob(kept, ids)) - 1
-    # The weights are the same and activations keep 15 bits, so much less than 1 % is left.
-    assert abs(change) < 0.001, f"perplexity {math.exp(-reference):.3f} changed by {change:.2%}"
 
 
 class Layer(torch.nn.Module):
@@ -165,3 +118,47 @@ def test_merged_layers_load_their_shards_outside_of_a_build():
     assert layer.unloaded() == []
     expected = torch.cat([part.expected(x) for part in parts], dim=1)
     torch.testing.assert_close(layer(x).double(), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_a_wrong_kernel_is_refused_before_it_serves(tiny_llama, tmp_path, monkeypatch):
+    """--verify-ops names the op, the plugin and its code, the largest error and what was allowed."""
+    from gguf_files import write_llama_gguf
+    from graftlm_kernels.native import PackedWeight
+
+    from graftlm.ops.refusal import OpRefused
+
+    path = tmp_path / "m.gguf"
+    write_llama_gguf(path, tiny_llama, format="Q4_0")
+    sound = PackedWeight.multiply
+
+    def wrong(self: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        y = sound(self, x, bias)
+        y[4:] *= 1.01  # in batches only
+        return y
+
+    assert engine(path, verify_ops=True).config.model.quantization == "gguf"
+    monkeypatch.setattr(PackedWeight, "multiply", wrong)
+    with pytest.raises(OpRefused) as error:
+        engine(path, verify_ops=True)
+
+    for words in (
+        "the op 'linear', computed by graftlm_kernels.quantization.GGUFLinearMethod of graftlm-kernels",
+        "with 5 tokens in model.embed_tokens",
+        "largest error 0.",
+        "tolerance rtol=",
+    ):
+        assert words in str(error.value)
+
+
+def test_two_ranks_quantize_their_own_shares(tiny_llama):
+    """Each rank quantizes its rows and columns; greedy tokens are those of one rank."""
+    from graftlm import LLM, SamplingParams
+
+    prompts = [[(5 * i + j) % 90 + 3 for j in range(9)] for i in range(3)]
+    found = []
+    for ranks in (1, 2):
+        with LLM(str(tiny_llama), quantization="q4_0", tensor_parallel_size=ranks, dtype="float32") as llm:
+            results = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=12), progress=False)
+            found.append([result.outputs[0].token_ids for result in results])
+
+    assert found[0] == found[1]

@@ -79,6 +79,9 @@ def kernel_facts() -> dict[str, Any]:
     return {
         "graftlm-kernels": version or "not installed: ops run in plain torch",
         "importable": find_spec("graftlm_kernels") is not None,
+        "GGUF blocks": "Q8_0, Q4_0 and Q4_1 are kept, others become plain weights"
+        if version
+        else "become plain weights",
     }
 
 

@@ -249,6 +249,8 @@ def _quantization(asked: Asked, name: str) -> list[Explanation]:
     if name and chosen is None and name not in {c.name for c in explanation.candidates}:
         return []
     explanation.facts["runs on"] = ", ".join(platform.supported_quantization) or f"{platform.device_name}: all"
+    keeper = _quantization_owner(asked, "gguf") if "gguf" in quantization_names() else ""
+    explanation.facts["GGUF blocks (gguf, q8_0, q4_0)"] = f"kept by {keeper}" if keeper else "become plain weights"
     return [explanation]
 
 
