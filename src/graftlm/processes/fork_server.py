@@ -25,10 +25,10 @@ from types import FrameType
 
 from graftlm.processes.channel import Channel
 from graftlm.processes.child import EXIT_ORPHANED, run_child
+from graftlm.processes.forked_children import ForkedChildren, send_report
 from graftlm.processes.shutdown import leave_signals_to_parent
 
 PID = struct.Struct("!q")
-CODE = struct.Struct("!q")
 
 PRELOAD = ("msgspec", "numpy", "torch")
 
@@ -41,29 +41,23 @@ class ForkServer:
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
-        self._reports: dict[int, socket.socket] = {}
-        self._wake_reader, self._wake_writer = os.pipe()
-        for descriptor in (self._wake_reader, self._wake_writer):
-            os.set_blocking(descriptor, False)
+        self._children = ForkedChildren()
 
     def serve(self) -> list[int] | None:
         """Serve until nobody holds the other end. Returns None then, and in a forked child its descriptors."""
-        signal.set_wakeup_fd(self._wake_writer)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
         with selectors.DefaultSelector() as selector:
             selector.register(self._requests, selectors.EVENT_READ)
-            selector.register(self._wake_reader, selectors.EVENT_READ)
+            selector.register(self._children.wake_reader, selectors.EVENT_READ)
             while True:
                 for key, _ in selector.select():
-                    if key.fd == self._wake_reader:
-                        os.read(self._wake_reader, 4096)
-                        self._reap()
+                    if key.fd == self._children.wake_reader:
+                        self._children.woken()
                         continue
                     descriptors = self._take_request()
                     if descriptors is None:
                         return None
                     if self._fork(descriptors):
-                        self._leave_server()
+                        self._requests.close()
                         return descriptors
 
     def _take_request(self) -> list[int] | None:
@@ -77,45 +71,19 @@ class ForkServer:
         return list(descriptors)
 
     def _fork(self, descriptors: list[int]) -> bool:
-        """Return True in the child."""
-        pid = os.fork()
+        """Return True in the child, whose report is closed."""
+        report = socket.socket(fileno=descriptors.pop(2))
+        pid = self._children.fork(report)
         if pid == 0:
             return True
-        report = socket.socket(fileno=descriptors[2])
-        for descriptor in (*descriptors[:2], *descriptors[3:]):
+        for descriptor in descriptors:
             os.close(descriptor)
-        self._reports[pid] = report
-        _send(report, PID.pack(pid))
+        send_report(report, PID.pack(pid))
         return False
-
-    def _reap(self) -> None:
-        while self._reports:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            report = self._reports.pop(pid)
-            _send(report, CODE.pack(os.waitstatus_to_exitcode(status)))
-            report.close()
-
-    def _leave_server(self) -> None:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in (self._wake_reader, self._wake_writer):
-            os.close(descriptor)
-        self._requests.close()
-        for report in self._reports.values():
-            report.close()
-
-
-def _send(report: socket.socket, data: bytes) -> None:
-    try:
-        report.sendall(data)
-    except OSError:  # the parent is gone, and its child notices by itself
-        report.close()
 
 
 @contextlib.contextmanager
-def _ending_when_unwanted(requests: socket.socket) -> Iterator[None]:
+def ending_when_unwanted(requests: socket.socket) -> Iterator[None]:
     """Look, while the block takes its seconds, whether anybody is left to ask; a timer, since no thread may be."""
 
     def look(number: int, frame: FrameType | None) -> None:
@@ -137,8 +105,7 @@ def _ending_when_unwanted(requests: socket.socket) -> Iterator[None]:
 def _become_child(descriptors: list[int]) -> int:
     from graftlm.processes.forking import adopt_server
 
-    channel, lifeline, report, requests, stdout, stderr = descriptors
-    os.close(report)
+    channel, lifeline, requests, stdout, stderr = descriptors
     for descriptor, standard in ((stdout, 1), (stderr, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
@@ -153,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     leave_signals_to_parent()
     os.set_inheritable(options.requests, False)
     requests = socket.socket(fileno=options.requests)
-    with _ending_when_unwanted(requests):
+    with ending_when_unwanted(requests):
         for name in PRELOAD:
             importlib.import_module(name)
     if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:

@@ -6,7 +6,6 @@ It does not know what the children are for; `fork_server.py` is the other side.
 from __future__ import annotations
 
 import array
-import atexit
 import contextlib
 import os
 import signal
@@ -14,7 +13,9 @@ import socket
 import sys
 import threading
 
-from graftlm.processes.fork_server import CODE, PID
+from graftlm.processes.exit_functions import at_exit
+from graftlm.processes.fork_server import PID
+from graftlm.processes.forked_children import CODE
 from graftlm.processes.interpreter import start_interpreter
 from graftlm.processes.threads import thread_environment
 
@@ -101,6 +102,6 @@ def _start_server() -> socket.socket:
             env={**os.environ, **thread_environment()},
             descriptors=(theirs.fileno(),),
         )
-    atexit.register(server.kill)  # while it imports it does not notice that nobody is left to ask it
+    at_exit(server.kill)  # while it imports it does not notice that nobody is left to ask it
     _requests = ours
     return ours

@@ -36,8 +36,8 @@ class Handle(Protocol):
     pid: int
     reason: str
 
-    def wait(self) -> int:
-        """Block until the child is gone and return its exit code, negative for a signal."""
+    def wait(self) -> int | None:
+        """Block until the child is gone; its exit code, negative for a signal, or None if nobody can tell it."""
         ...
 
     def kill(self) -> None: ...
@@ -111,7 +111,7 @@ class ChildProcess:
                 raise ChildFailed(self.name, Failure(cause=f"sent {kind.name} after READY"))
 
     def exit_code(self, timeout_s: float = 0) -> int | None:
-        """Return the exit code (negative for a signal), or None while the child lives."""
+        """Return the exit code (negative for a signal); None while the child lives, or if nobody can tell it."""
         self._gone.wait(timeout_s)
         return self._exit_code
 
@@ -140,15 +140,14 @@ class ChildProcess:
     def stop(self, timeout_s: float = 2.0) -> int | None:
         """Let the child end, kill it when `timeout_s` is over, and return its exit code. Safe to call twice."""
         self.let_go()
-        code = self.exit_code(timeout_s)
-        if code is None:
+        if not self._gone.wait(timeout_s):
             self._handle.kill()
-            code = self.exit_code(_EXIT_CODE_S)
+            self._gone.wait(_EXIT_CODE_S)
         with self._lock:
             if self.sentinel >= 0 and self._gone.is_set():
                 os.close(self.sentinel)
                 self.sentinel = -1
-        return code
+        return self._exit_code
 
     def kill(self) -> None:
         """End the child at once."""
@@ -175,21 +174,26 @@ def start_child(
     start_method: StartMethod = "spawn",
     env: Mapping[str, str] | None = None,
     make_directory: Callable[[], str] | None = None,
+    fork: Callable[[int, int], Handle] | None = None,
 ) -> ChildProcess:
     """Start an empty child that waits for orders; `env` is laid over this process's environment.
 
     Never multiprocessing: its spawn runs the parent's `__main__` again in each child. The directory that
     `make_directory` makes is the child's `shared_directory`; the child removes it if this process dies without
-    doing so, which is why it is made only when there is a child.
+    doing so, which is why it is made only when there is a child. `fork`, given a channel and a lifeline, takes the
+    place of the start method.
     """
     channel, theirs = Channel.pair()
     lifeline_reader, lifeline = os.pipe()
     environment = {**os.environ, **(env or {})}
+    handle: Handle
     try:
-        if start_method == "forkserver":
+        if fork is not None:
+            handle = fork(theirs.fileno(), lifeline_reader)
+        elif start_method == "forkserver":
             from graftlm.processes.forking import fork_child
 
-            handle: Handle = fork_child(theirs.fileno(), lifeline_reader)
+            handle = fork_child(theirs.fileno(), lifeline_reader)
         else:
             handle = _spawn(name, theirs.fileno(), lifeline_reader, environment)
     except BaseException:
@@ -211,7 +215,7 @@ def start_child(
         name=name,
         sys_path=list(sys.path),
         cwd=os.getcwd(),  # noqa: PTH109 - a string for the wire
-        environment=environment if start_method == "forkserver" else None,
+        environment=None if isinstance(handle, _Spawned) else environment,
         log=current_log_settings(),
         trace_startup=startup_trace.recording(),
         shared_directory=child.shared_directory,

@@ -1,0 +1,169 @@
+"""How a command finds its user's warm parents, and takes processes from them. It never needs one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from graftlm.processes.forked_children import CODE
+from graftlm.processes.liveness import is_running
+from graftlm.processes.warm.circumstances import Circumstances
+from graftlm.processes.warm.messages import (
+    Answer,
+    Check,
+    Fits,
+    Fork,
+    GetStatus,
+    Refused,
+    Status,
+    Stop,
+    Taken,
+    ask,
+)
+from graftlm.processes.warm.place import (
+    Record,
+    end_by_signal,
+    not_private,
+    read_records,
+    remove_record,
+    socket_path,
+    warm_folder,
+)
+
+#: What an answer may take; a fresh child costs about as much.
+_ANSWER_S = 1.0
+_END_S = 3.0
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+class NotTaken(Exception):
+    """A parent gave no process; `reasons` say why, the text is all of them."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+class TakenChild:
+    """The handle of a process that a warm parent forked. It outlives the parent, which only tells its exit code."""
+
+    reason = ""
+
+    def __init__(self, pid: int, *, process: int, report: socket.socket) -> None:
+        self.pid = pid
+        self._process = process
+        self._report = report
+        self._lock = threading.Lock()
+
+    def wait(self) -> int | None:
+        """Block until the child is gone; its exit code, or None when nobody is left who knows it."""
+        data = self._report.recv(CODE.size, socket.MSG_WAITALL)
+        self._report.close()
+        code = int(CODE.unpack(data)[0]) if len(data) == CODE.size else None
+        if code is None:
+            select.select([self._process], [], [])
+        with self._lock:
+            os.close(self._process)
+            self._process = -1
+        return code
+
+    def kill(self) -> None:
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if self._process >= 0:
+                signal.pidfd_send_signal(self._process, signal.SIGKILL)
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmParentAddress:
+    """A parent that runs, as its record says; every call may find that it does not any more."""
+
+    folder: Path
+    record: Record
+
+    @property
+    def _socket(self) -> Path:
+        return socket_path(self.folder, self.record.key)
+
+    def check(self, now: Circumstances) -> None:
+        """Raise NotTaken unless a fork would be what a fresh child is."""
+        with _naming_silence():
+            answer, _ = ask(self._socket, Check(now), timeout_s=_ANSWER_S)
+        _expect(answer, Fits)
+
+    def fork(self, channel: int, lifeline: int, *, name: str, now: Circumstances) -> TakenChild:
+        """Take a process that holds these descriptors and writes where this one does; raises NotTaken."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, _naming_silence():
+                answer, received = ask(
+                    self._socket,
+                    Fork(now, name),
+                    descriptors=(channel, lifeline, theirs.fileno(), 1, 2),
+                    timeout_s=_ANSWER_S,
+                )
+            taken = _expect(answer, Taken)
+        except BaseException:
+            ours.close()
+            raise
+        (process,) = received
+        return TakenChild(taken.pid, process=process, report=ours)
+
+    def status(self) -> Status:
+        """Raise NotTaken when it does not answer."""
+        with _naming_silence():
+            answer, _ = ask(self._socket, GetStatus(), timeout_s=_ANSWER_S)
+        return _expect(answer, Status)
+
+    def stop(self) -> None:
+        """End it: by asking, then by signals; what it forked lives on."""
+        with contextlib.suppress(OSError):
+            ask(self._socket, Stop(), timeout_s=_ANSWER_S)
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                end_by_signal(self.record, number)
+            if self._is_gone(_END_S):
+                break
+        remove_record(self.folder, self.record)
+
+    def _is_gone(self, limit_s: float) -> bool:
+        deadline = time.monotonic() + limit_s
+        while is_running(self.record.pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return not is_running(self.record.pid)
+
+
+def find_warm_parents(*, on_problem: Callable[[str], None] = lambda text: None) -> list[WarmParentAddress]:
+    """Return this user's parents, ready or not; a folder that others could use is not looked into."""
+    folder = warm_folder()
+    if (problem := not_private(folder)) is not None:
+        on_problem(problem)
+        return []
+    return [WarmParentAddress(folder, record) for record in read_records(folder)]
+
+
+@contextlib.contextmanager
+def _naming_silence() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise NotTaken([f"it did not answer within {_ANSWER_S:.0f} s"]) from error
+    except OSError as error:
+        raise NotTaken([f"it cannot be asked: {error.strerror or error}"]) from error
+
+
+def _expect(answer: Answer, kind: type[AnswerT]) -> AnswerT:
+    if isinstance(answer, Refused):
+        raise NotTaken(answer.reasons)
+    if not isinstance(answer, kind):
+        raise NotTaken([f"it answered {type(answer).__name__}"])
+    return answer

@@ -1,0 +1,143 @@
+"""The private folder of a user's warm parents: one socket, one record and one log for each.
+
+Who may use a parent is decided here: the folder is its user's alone, or it is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import stat
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from graftlm.config import environment
+from graftlm.contracts.errors import StartupError
+from graftlm.processes.liveness import is_running
+
+#: What the kernel takes for a Unix socket's path, less one for the closing zero.
+_MAX_SOCKET_PATH_BYTES = 107
+
+_CURE = "remove it, or set GRAFTLM_PRELOAD_DIR to a folder of your own"
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """What a parent writes down of itself; `started` tells it from a later process with its number."""
+
+    key: str
+    pid: int
+    started: str
+    model: str
+    checkpoint: str
+    since: float
+    """Wall clock in seconds."""
+    ready: bool = False
+
+
+def key_of(checkpoint: str) -> str:
+    """Name the parent of a checkpoint; there is one for each."""
+    return hashlib.sha256(os.path.realpath(checkpoint).encode()).hexdigest()[:12]
+
+
+def warm_folder() -> Path:
+    """Name the folder: GRAFTLM_PRELOAD_DIR, else in XDG_RUNTIME_DIR, else in the folder of temporary files."""
+    if (chosen := environment.get("GRAFTLM_PRELOAD_DIR")) is not None:
+        return Path(chosen)
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "graftlm"
+    return Path(tempfile.gettempdir()) / f"graftlm-{os.geteuid()}"
+
+
+def make_private(folder: Path) -> None:
+    """Make the folder, for this user only; raises StartupError if somebody else could use it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartupError(f"the folder {str(folder)!r} cannot be made: {error.strerror}; {_CURE}") from error
+    if (problem := not_private(folder)) is not None:
+        raise StartupError(f"{problem}; {_CURE}")
+    if len(os.fsencode(socket_path(folder, "0" * 12))) > _MAX_SOCKET_PATH_BYTES:
+        raise StartupError(
+            f"the folder {str(folder)!r} is too long for a socket; set GRAFTLM_PRELOAD_DIR to a shorter one"
+        )
+
+
+def not_private(folder: Path) -> str | None:
+    """Tell why others could use what lies in the folder, or None; one that does not exist is nobody's."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{str(folder)!r} is no folder"
+    if found.st_uid != os.geteuid():
+        return f"the folder {str(folder)!r} belongs to user {found.st_uid}, not to {os.geteuid()}"
+    if found.st_mode & 0o077:
+        return f"the folder {str(folder)!r} is open to others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return None
+
+
+def socket_path(folder: Path, key: str) -> Path:
+    return folder / f"{key}.sock"
+
+
+def log_path(folder: Path, key: str) -> Path:
+    return folder / f"{key}.log"
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write it in one step, so that no reader sees half of it."""
+    partial = folder / f"{record.key}.{os.getpid()}.partial"
+    partial.write_bytes(msgspec.json.encode(record))
+    partial.replace(_record_path(folder, record.key))
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Return the records of parents that run, sorted by key; what others left behind is removed."""
+    records = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            record = msgspec.json.decode(file.read_bytes(), type=Record)
+        except (OSError, msgspec.DecodeError):  # of another version, or just being removed
+            continue
+        if is_running(record.pid) and started_of(record.pid) == record.started:
+            records.append(record)
+        else:
+            remove_record(folder, record)
+    return records
+
+
+def remove_record(folder: Path, record: Record) -> None:
+    """Remove a parent's socket and record, unless another has taken its place; the log stays for its reader."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        file = _record_path(folder, record.key)
+        if msgspec.json.decode(file.read_bytes(), type=Record).pid == record.pid:
+            socket_path(folder, record.key).unlink(missing_ok=True)
+            file.unlink()
+
+
+def started_of(pid: int) -> str:
+    """Return the moment at which a process was started, in the kernel's count; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def end_by_signal(record: Record, number: signal.Signals) -> None:
+    """Send a signal to the parent, and to no process that came after it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(record.pid)
+        try:
+            if started_of(record.pid) == record.started:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def _record_path(folder: Path, key: str) -> Path:
+    return folder / f"{key}.json"
