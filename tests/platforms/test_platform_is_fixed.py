@@ -114,7 +114,7 @@ def test_a_program_cannot_either_and_other_platforms_are_free(site) -> None:
     other = type("Other", (type(graftlm.platforms.current_platform),), {})
     other.device_name = "other"
 
-    with pytest.raises(PlatformFixed, match="cannot be changed: .* sets 'device_name' of acme:Npu"):
+    with pytest.raises(PlatformFixed, match=r"cannot be changed: .* sets 'device_name' of acme:Npu"):
         graftlm.platforms.current_platform.device_name = "mine"  # type: ignore[misc]
     with pytest.raises(PlatformFixed, match="in the place of current_platform"):
         graftlm.platforms.current_platform = other()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+import pytest
+
 from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins.discovery import discover
 from graftlm.plugins.fingerprint import distribution_facts
@@ -116,6 +118,64 @@ def test_slips_in_a_manifest_refuse_the_plugin(site) -> None:
     assert "apis" in refused["bad-field"]
     assert "did you mean 'ops'" in refused["bad-table"]
     assert "'worker'" in refused["bad-role"]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "says"),
+    [
+        ("apis = '1'", "there is no key 'apis'; did you mean 'api'?"),
+        ("colour = 1", "there is no key 'colour'; it may have api, plugin, choices, settings"),
+        ("api = 1", "api = 1 is an int; write a range, such as '>=1.0,<2'"),
+        ("plugin = 3", "plugin = 3 is an int; write a table, [plugin.NAME]"),
+        ("[plugin.a]\nRoles = []", "[plugin.a] there is no key 'Roles'; did you mean 'roles'?"),
+        ("[plugin.a]\nbefore = 'b'", "[plugin.a] before = 'b' is a str; write a list of strings"),
+        ("[plugin.a]\nafter = [1]", "[plugin.a] after holds 1, an int; write a list of strings"),
+        ("[plugin.a]\nroles = ['wrker']", "[plugin.a] roles: there is no role 'wrker'; did you mean 'worker'?"),
+        ("plugin.a = 1", "plugin.a = 1 is an int; write a table, [plugin.a]"),
+        ("[choices]\nquantization = 'x'", "[choices] quantization = 'x' is a str; write a list of strings"),
+        ("[settings.n]\ntype = 'integer'", "[settings.n] type = 'integer'; write one of str, int, float, bool"),
+        ("[settings.n]\nhelp = 1", "[settings.n] help = 1 is an int; write text"),
+        (
+            "[settings.n]\ntype = 'int'\ndefault = 'x'",
+            "[settings.n] default = 'x' is a str, and its type is int; write a whole number such as 8",
+        ),
+        ("[settings.n]\ntype = 'float'\ndefault = true", "default = True is a bool, and its type is float"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_with_file_key_value_and_cure(site, manifest, says) -> None:
+    """Whatever is wrong with it, one sentence leads to the place."""
+    site.add("acme", {"general_plugins": {"a": "acme:f"}}, manifest=manifest)
+    refused = discover(ALL_POINTS).plugins[0].refused
+
+    assert refused.startswith(f"its manifest {site.folder() / 'acme' / 'graftlm_plugin.toml'} is not valid: ")
+    assert says in refused
+
+
+def test_a_sound_manifest_with_every_key_is_accepted(site) -> None:
+    """The checks refuse nothing that the grammar allows; a whole number is a float, too."""
+    manifest = """
+        api = ">=1.0,<2"
+        [plugin.a]
+        roles = ["worker", "engine"]
+        before = ["b"]
+        after = []
+        replaces = ["k"]
+        [choices]
+        quantization = ["acme_int8"]
+        [settings.share]
+        type = "float"
+        default = 1
+        help = "A share."
+        [settings.path]
+        [settings.fast]
+        type = "bool"
+        default = true
+    """
+    site.add("acme", {"general_plugins": {"a": "acme:f"}}, manifest=manifest)
+    found = discover(ALL_POINTS)
+
+    assert found.plugins[0].refused == ""
+    assert sorted(found.settings["acme"]) == ["fast", "path", "share"]
 
 
 def test_an_editable_plugin_has_its_manifest_and_its_files_hashed_where_an_import_finds_them(site) -> None:

@@ -217,7 +217,9 @@ def test_a_plugin_reads_its_settings_while_it_runs(site) -> None:
         assert settings() == {"threads": 8, "fast": True}
     for text, problem in [
         ("ops.thread=8", "did you mean 'threads'"),
-        ("ops.threads=many", "not of type int"),
+        ("ops.threads=many", "'many' is not of type int; write a whole number"),
+        ("ops.fast=maybe", "'maybe' is not of type bool; write true or false"),
+        ("OPS.threads=1", "did you mean 'ops'"),
         ("opz.threads=1", "did you mean 'ops'"),
         ("threads=1", "NAME.KEY=VALUE"),
     ]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -28,6 +27,7 @@ from graftlm.config.options import (
 )
 from graftlm.config.server_config import ServerConfig
 from graftlm.config.yaml_file import read_yaml_file
+from graftlm.plugins.spelling import nearest_names
 
 _TITLES = {name: section.__doc__ or name for name, section in EngineConfig.section_types().items()} | {
     "server": ServerConfig.__doc__ or "server"
@@ -75,7 +75,7 @@ class ArgumentParser(argparse.ArgumentParser):
             raise UsageError(
                 f"unexpected argument {extra[0]!r}; a flag with several values is repeated: --x a --x b"
             )
-        near = difflib.get_close_matches(flag, self.flags(), n=3)
+        near = nearest_names(flag, self.flags())
         cure = f"did you mean {' or '.join(near)}?" if near else f"see `{self.prog} --help`"
         raise UsageError(f"unknown flag {flag}; {cure}")
 

@@ -6,12 +6,13 @@ and `config/options.py` converts it as it would the flag.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Iterable, Mapping
 
 import msgspec
+
+from graftlm.plugins.spelling import nearest_names
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,10 @@ _TABLE = (
     Variable("GRAFTLM_DEMO_FILE", "Path of the demo model's .gguf file, to use it without fetching it."),
     Variable("GRAFTLM_DISABLE_PLUGIN", "Disable these plugins, as --disable-plugin.", option="disable_plugin"),
     Variable("GRAFTLM_KERNELS_PATH", "Path of graftlm-kernels: avx512, avx2 or generic; default: the best."),
+    Variable(
+        "GRAFTLM_PRELOAD_DIR",
+        "Private folder of `graftlm preload`; default: in XDG_RUNTIME_DIR, else in the folder of temporary files.",
+    ),
     Variable("GRAFTLM_TRACE", "File to which each process appends its plugin events; see `graftlm plugins trace`."),
     Variable("GRAFTLM_DEBUG", "1 shows the traceback of an error that ends a command.", default="0"),
 )  # fmt: skip
@@ -82,7 +87,7 @@ def unknown_variables(names: Iterable[str] | None = None) -> dict[str, list[str]
         for name in (os.environ if names is None else names)
         if name.startswith(PREFIX) and name not in VARIABLES
     )
-    return {name: difflib.get_close_matches(name, VARIABLES, n=2, cutoff=0.7) for name in unknown}
+    return {name: nearest_names(name, VARIABLES, most=2, cutoff=0.7) for name in unknown}
 
 
 def warn_unknown() -> None:

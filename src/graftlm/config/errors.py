@@ -10,9 +10,10 @@ ConfigError
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
+
+from graftlm.plugins.spelling import nearest_names
 
 
 class ConfigError(ValueError):
@@ -21,7 +22,7 @@ class ConfigError(ValueError):
 
 class UnknownOption(ConfigError):
     def __init__(self, name: str, *, where: str, known: Iterable[str]) -> None:
-        near = difflib.get_close_matches(name, list(known), n=3)
+        near = nearest_names(name, known)
         cure = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
         super().__init__(f"unknown option {name!r} in {where}{cure}")
         self.name = name

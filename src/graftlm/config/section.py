@@ -6,11 +6,11 @@ It does not know who sets a value; `EngineConfig.stage` records that.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
 from graftlm.config.errors import ConfigFrozen, UnknownOption
+from graftlm.plugins.spelling import nearest_names
 
 
 def option(
@@ -50,7 +50,7 @@ class Section:
 
     @classmethod
     def nearest(cls, name: str) -> list[str]:
-        return difflib.get_close_matches(name, cls.field_names(), n=3)
+        return nearest_names(name, cls.field_names())
 
     def freeze(self) -> None:
         """Refuse every later change; lists become tuples so that they cannot be changed in place."""

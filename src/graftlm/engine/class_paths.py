@@ -7,13 +7,13 @@ running code could tell (an extension module, a star import, a module `__getattr
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.machinery
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from graftlm.config.errors import InvalidOption
+from graftlm.plugins.spelling import nearest_names
 
 
 def looks_like_class_path(text: str) -> bool:
@@ -31,7 +31,7 @@ def check_class_path(flag: str, path: str) -> None:
     first = name.split(".")[0]
     if bound is None or first in bound:
         return
-    near = difflib.get_close_matches(first, bound, n=3)
+    near = nearest_names(first, bound)
     cure = (
         f"did you mean {' or '.join(f'{module}:{n}' for n in near)}?"
         if near
@@ -55,7 +55,7 @@ def _find_module(flag: str, path: str, module: str) -> importlib.machinery.Modul
         places = spec.submodule_search_locations
         inner = importlib.machinery.PathFinder.find_spec(f"{found}.{part}", places) if places is not None else None
         if inner is None:
-            near = difflib.get_close_matches(part, _submodules(places or ()), n=3)
+            near = nearest_names(part, _submodules(places or ()))
             cure = f"did you mean {' or '.join(f'{found}.{n}' for n in near)}?" if near else "check the spelling"
             raise InvalidOption(flag, path, problem=f"the package {found} has no module {part!r}", cure=cure)
         spec, found = inner, f"{found}.{part}"

@@ -14,8 +14,8 @@ from graftlm.contracts import points
 from graftlm.contracts.errors import StartupError
 from graftlm.layers.quantization import quantization_names
 from graftlm.plugins import ExtensionPoint, record
-from graftlm.plugins.errors import nearest
 from graftlm.plugins.manifest import MANIFEST
+from graftlm.plugins.spelling import nearest
 
 if TYPE_CHECKING:
     from graftlm.plugins.discovery import Discovery

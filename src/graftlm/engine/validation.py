@@ -6,7 +6,6 @@ graftlm brings. It changes nothing.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from graftlm.engine.class_paths import check_class_path, looks_like_class_path
 from graftlm.engine.flag_choices import check_declared_choices
 from graftlm.layers.quantization import quantization_names
 from graftlm.ops.names import BUILT_IN_OPS, InvalidOpSwitch, parse_switches
+from graftlm.plugins.spelling import nearest_names
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -142,7 +142,7 @@ def check_name(flag: str, value: Any, known: Iterable[str], *, what: str = "name
     names = sorted(set(known))
     if value in names:
         return
-    near = difflib.get_close_matches(str(value), names, n=3)
+    near = nearest_names(str(value), names)
     cure = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(names)}"
     if not names:
         cure = "there is none yet; install a plugin that brings it"

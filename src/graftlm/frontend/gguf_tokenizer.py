@@ -5,7 +5,6 @@ It reads no file: it gets the metadata. It knows the names of pre-tokenizers, no
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -26,6 +25,7 @@ from tokenizers import (
 
 from graftlm.contracts.errors import StartupError
 from graftlm.frontend.tokenizer import Tokenizer
+from graftlm.plugins.spelling import nearest_names
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], source: str)
         name = "default"
     rule = PRE_TOKENIZERS.get(name)
     if rule is None:
-        near = difflib.get_close_matches(str(name), PRE_TOKENIZERS, n=3)
+        near = nearest_names(str(name), PRE_TOKENIZERS)
         raise StartupError(
             f"tokenizer.ggml.pre={name!r} of {source!r} is unknown"
             + (f" (near: {', '.join(near)})" if near else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -11,6 +10,7 @@ import torch.nn.functional as F
 from graftlm.contracts.errors import ModelMismatch
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import OpExample, Tolerance, exactly, random_numbers, roundings
+from graftlm.plugins.spelling import nearest_names
 
 
 def _rows(
@@ -191,6 +191,6 @@ _ACTIVATIONS: dict[str, type[CustomOp]] = {
 def get_activation(name: str) -> CustomOp:
     """Build the activation that a checkpoint's config calls `name`."""
     if name not in _ACTIVATIONS:
-        near = difflib.get_close_matches(name, _ACTIVATIONS, n=3) or sorted(_ACTIVATIONS)
+        near = nearest_names(name, _ACTIVATIONS) or sorted(_ACTIVATIONS)
         raise ModelMismatch(f"unknown activation {name!r}; known are {', '.join(near)}")
     return _ACTIVATIONS[name]()

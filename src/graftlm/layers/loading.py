@@ -5,7 +5,6 @@ It does not know architectures: a model says which checkpoint names are parts of
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.weights import Weight
 from graftlm.layers.parameters import ShapeMismatch, as_tensor
+from graftlm.plugins.spelling import nearest_names
 
 #: (layer's name in the model, its name in the checkpoint, shard)
 Stacked = tuple[str, str, str | int]
@@ -64,7 +64,7 @@ def load_weights(
             _fill(full, layer._parameters[kind], weight)
             complete.add(full)
         else:
-            raise UnexpectedTensor(name, near=difflib.get_close_matches(name, _names(module), n=3))
+            raise UnexpectedTensor(name, near=nearest_names(name, _names(module)))
     for path, layer in touched.items():
         complete.update(_complete_parameters(path, layer))
     return complete

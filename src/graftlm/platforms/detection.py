@@ -25,6 +25,7 @@ from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PlatformChoice
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.selection import LEFT_OUT
+from graftlm.plugins.spelling import kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ class _Search:
         detector = self.host.load_plugin(plugin)
         with calling(plugin, "platform detection"):
             if not callable(detector):
-                raise TypeError(f"{plugin.value} is a {type(detector).__name__}, and a detector must be callable")
+                raise TypeError(f"{plugin.value} is {kind_of(detector)}, and a detector must be callable")
             return as_detection(detector(), plugin)
 
     def _record(self, plugin: Plugin, answer: str | None, reason: str, started: float) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from graftlm.plugins.errors import nearest
 from graftlm.plugins.manifest import Manifest, PluginTable, Setting, read_manifest
 from graftlm.plugins.plugin import BUILT_IN_DISTRIBUTIONS, Plugin, normalized
 from graftlm.plugins.points import GROUP_PREFIX, ExtensionPoint
+from graftlm.plugins.spelling import nearest
 
 logger = logging.getLogger(__name__)
 

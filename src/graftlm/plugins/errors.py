@@ -10,7 +10,7 @@ PluginError                     stops the start: one message, no traceback by de
 ├── PluginFailed                plugin code raised; the original error is the cause
 ├── LockDiffers                 what is installed is not what --plugins-locked allows
 ├── UnreadableLock              the file of --plugins-locked is none
-├── PluginExits                 plugin code called sys.exit()
+├── PluginExits                 plugin code called sys.exit(), os._exit() or os.abort()
 ├── InvalidSetting              a --plugin-config entry that no plugin understands
 ├── UnresolvedPath              a module:Class path that names nothing
 ├── RegistryError
@@ -24,32 +24,19 @@ PluginError                     stops the start: one message, no traceback by de
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
+
+from graftlm.plugins.spelling import listing, nearest
 
 
 class PluginError(Exception):
     """Anything the plugin system says on purpose."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Build the "did you mean" half of a sentence, or an empty string."""
-    close = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-
-
-def _listing(names: Iterable[str], *, none: str) -> str:
-    ordered = sorted(set(names))
-    if not ordered:
-        return none
-    shown = ", ".join(ordered[:12])
-    return shown + (f" and {len(ordered) - 12} more" if len(ordered) > 12 else "")
-
-
 class UnknownPlugin(PluginError):
     def __init__(self, name: str, *, where: str, known: Iterable[str], hint: str = "") -> None:
         known = list(known)
-        near = nearest(name, known) or f"installed are: {_listing(known, none='none')}"
+        near = nearest(name, known) or f"installed are: {listing(known, none='none')}"
         super().__init__(
             f"{where}: no installed plugin is called {name!r}; {near}"
             + (f" {hint}" if hint else "")
@@ -110,9 +97,10 @@ class PluginFailed(PluginError):
 
 
 class PluginExits(PluginError):
-    def __init__(self, code: object) -> None:
+    def __init__(self, *code: object, call: str = "sys.exit") -> None:
         super().__init__(
-            f"it called sys.exit({code!r}), and only graftlm ends its processes; raise an exception instead"
+            f"it called {call}({', '.join(map(repr, code))}), and only graftlm ends its processes; raise an "
+            "exception instead"
         )
 
 
@@ -174,7 +162,7 @@ class NotReplayable(RegistryError):
 class UnknownKey(RegistryError, KeyError):
     def __init__(self, kind: str, key: str, *, known: Iterable[str]) -> None:
         known = list(known)
-        near = nearest(key, known) or f"known are: {_listing(known, none='none')}"
+        near = nearest(key, known) or f"known are: {listing(known, none='none')}"
         super().__init__(f"unknown {kind} {key!r}; {near}")
 
     def __str__(self) -> str:

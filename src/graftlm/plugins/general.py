@@ -10,6 +10,7 @@ from graftlm.plugins.blame import calling
 from graftlm.plugins.errors import PluginFailed
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.process_host import ProcessHost, record
+from graftlm.plugins.spelling import kind_of
 from graftlm.plugins.transaction import Step, transaction
 
 logger = logging.getLogger(__name__)
@@ -68,5 +69,5 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
 
 def _call(function: Any, plugin: Plugin) -> None:
     if not callable(function):
-        raise TypeError(f"{plugin.value} is a {type(function).__name__}, and a general plugin must be callable")
+        raise TypeError(f"{plugin.value} is {kind_of(function)}, and a general plugin must be callable")
     function()

@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from graftlm.plugins.manifest_checks import problem_of
 from graftlm.plugins.points import API_VERSION, Role
 from graftlm.plugins.versions import in_range
 
@@ -75,23 +76,23 @@ def read_manifest(packages: list[str]) -> tuple[Manifest, str]:
         place = find_package(package)
         if place is None or not place.is_dir() or not (place / MANIFEST).is_file():
             continue
-        return parse_manifest((place / MANIFEST).read_bytes())
+        return parse_manifest((place / MANIFEST).read_bytes(), file=str(place / MANIFEST))
     return Manifest(), ""
 
 
-def parse_manifest(data: bytes) -> tuple[Manifest, str]:
-    """Return the manifest that a file's content is, and why the distribution must be refused, or ""."""
+def parse_manifest(data: bytes, *, file: str = MANIFEST) -> tuple[Manifest, str]:
+    """Return the manifest that the content of `file` is, and why the distribution must be refused, or ""."""
     try:
-        manifest = msgspec.convert(tomllib.loads(data.decode("utf-8")), Manifest)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        return Manifest(), f"its {MANIFEST} is not valid ({error})"
-    return manifest, _refusal(manifest)
+        raw = tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return Manifest(), f"its manifest {file} is not valid: {error}"
+    if problem := problem_of(raw):
+        return Manifest(), f"its manifest {file} is not valid: {problem}"
+    manifest = msgspec.convert(raw, Manifest)
+    return manifest, _refusal(manifest, file)
 
 
-def _refusal(manifest: Manifest) -> str:
-    wrong = [n for n, s in manifest.settings.items() if s.type not in ("str", "int", "float", "bool")]
-    if wrong:
-        return f"its {MANIFEST} gives setting {wrong[0]!r} a type other than str, int, float or bool"
+def _refusal(manifest: Manifest, file: str) -> str:
     try:
         if manifest.api and not in_range(API_VERSION, manifest.api):
             return (
@@ -99,5 +100,5 @@ def _refusal(manifest: Manifest) -> str:
                 "install a version of the plugin, or of graftlm, that fits"
             )
     except ValueError as error:
-        return f"its {MANIFEST}: api: {error}"
+        return f"its manifest {file} is not valid: api: {error}"
     return ""

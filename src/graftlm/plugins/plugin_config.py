@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from graftlm.plugins.errors import InvalidSetting, nearest
+from graftlm.plugins.errors import InvalidSetting
 from graftlm.plugins.manifest import Setting
+from graftlm.plugins.manifest_checks import WRITTEN
 from graftlm.plugins.plugin import Plugin, normalized
+from graftlm.plugins.spelling import nearest
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -58,5 +60,5 @@ def _convert(text: str, value: str, kind: str) -> Any:
             case "bool":
                 return _WORDS[value.lower()]
     except (ValueError, KeyError):
-        raise InvalidSetting(text, problem=f"{value!r} is not of type {kind}") from None
+        raise InvalidSetting(text, problem=f"{value!r} is not of type {kind}; write {WRITTEN[kind]}") from None
     return value

@@ -7,12 +7,13 @@ import types
 from typing import Any
 
 from graftlm.plugins.errors import UnresolvedPath
+from graftlm.plugins.spelling import kind_of
 
 
 def split_path(path: str, *, what: str = "class path") -> tuple[str, str]:
     """Split "module:Class" or "module.Class" into module and attribute, without importing anything."""
     if not isinstance(path, str):
-        raise UnresolvedPath(repr(path), what=what, problem=f"it is a {type(path).__name__}, not a string")
+        raise UnresolvedPath(repr(path), what=what, problem=f"it is {kind_of(path)}, not a string")
     text = path.partition("[")[0].strip()
     module, separator, attribute = text.partition(":")
     if not separator:

@@ -5,7 +5,6 @@ It only chooses the sub-command. Each is a module of this package, imported when
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.output_file import check_writable
 from graftlm.config.arguments import ArgumentParser, UsageError
+from graftlm.plugins.spelling import nearest_names
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
@@ -52,7 +52,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
             print(build_parser().format_help())
             return 0
         case [word, *_]:
-            near = difflib.get_close_matches(word, SUBCOMMANDS, n=2)
+            near = nearest_names(word, SUBCOMMANDS, most=2)
             cure = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
             raise UsageError(f"unknown sub-command {word!r}; {cure}")
     _check_json_file(rest)

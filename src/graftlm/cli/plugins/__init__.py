@@ -5,11 +5,11 @@ It only chooses the sub-command; without one it lists. Each is a module of this 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING
 
 from graftlm.config.arguments import ArgumentParser, UsageError
+from graftlm.plugins.spelling import nearest_names
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
@@ -57,7 +57,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         case [name, *rest] if name in SUBCOMMANDS:
             pass
         case [word, *_] if not word.startswith("-"):
-            near = difflib.get_close_matches(word, SUBCOMMANDS, n=2)
+            near = nearest_names(word, SUBCOMMANDS, most=2)
             cure = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
             raise UsageError(f"unknown sub-command {word!r}; {cure}")
         case _:

@@ -24,7 +24,7 @@ from graftlm.cli.startup import (
 from graftlm.config.arguments import ArgumentParser, UsageError, join_switches, read_arguments, read_selection
 from graftlm.config.options import engine_options
 from graftlm.contracts.errors import GraftlmError
-from graftlm.plugins.errors import nearest
+from graftlm.plugins.spelling import nearest
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest

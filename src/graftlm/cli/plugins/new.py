@@ -21,7 +21,7 @@ from graftlm.cli.startup import make_parser, show_help_if_asked
 from graftlm.config.arguments import ArgumentParser, UsageError
 from graftlm.contracts.errors import GraftlmError
 from graftlm.plugins import API_VERSION
-from graftlm.plugins.errors import nearest
+from graftlm.plugins.spelling import nearest
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graftlm.contracts import points
+from graftlm.plugins.spelling import kind_of
 
 if TYPE_CHECKING:
     from graftlm.plugins import Plugin
@@ -85,7 +86,7 @@ def _endpoint(found: Any, plugin: Plugin) -> str:
         return problem
     made = found()
     if not isinstance(made, EndpointPlugin):
-        return f"{plugin.value} makes a {type(made).__name__}; it must make an EndpointPlugin"
+        return f"{plugin.value} makes {kind_of(made)}; it must make an EndpointPlugin"
     router = APIRouter()
     made.attach_router(router)
     return "" if router.routes else "its attach_router adds no route"

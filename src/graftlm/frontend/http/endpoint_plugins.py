@@ -20,6 +20,7 @@ from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import ENDPOINT_PLUGINS
 from graftlm.frontend.http.errors import ClientGone, EndpointFailed, error_response
 from graftlm.plugins import Plugin, calling, record
+from graftlm.plugins.spelling import kind_of
 
 if TYPE_CHECKING:
     from graftlm.frontend.async_llm import AsyncLLM
@@ -41,7 +42,7 @@ async def attach_endpoint_plugins(app: FastAPI, state: ServerState, *, llm: Asyn
             plugin = factory()
             if not isinstance(plugin, EndpointPlugin):
                 raise StartupError(
-                    f"endpoint plugin {name!r} makes a {type(plugin).__name__}; "
+                    f"endpoint plugin {name!r} makes {kind_of(plugin)}; "
                     "its entry point must name a callable that returns a graftlm.contracts.endpoint.EndpointPlugin"
                 )
             plugin.attach_router(router)

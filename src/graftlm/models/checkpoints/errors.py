@@ -8,11 +8,11 @@ StartupError
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
 from graftlm.contracts.errors import StartupError
+from graftlm.plugins.spelling import nearest_names
 
 
 class BrokenCheckpoint(StartupError):
@@ -37,5 +37,5 @@ class MissingTensors(StartupError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return '; did you mean …?' with names near to `name`, or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    near = nearest_names(name, known, cutoff=0.5)
     return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""

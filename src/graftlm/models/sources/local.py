@@ -5,11 +5,11 @@ It does not read what it finds.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from graftlm.contracts.checkpoint import ModelSource
 from graftlm.models.sources.errors import ModelNotFound, NoRevisions
+from graftlm.plugins.spelling import nearest_names
 
 _CURE = "give 'demo', a Hugging Face directory, a .gguf file or a hub id such as org/name"
 
@@ -64,7 +64,7 @@ def _what_is_there(path: Path) -> str:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         return f"{str(folder)!r} cannot be read ({error.strerror})"
-    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.4)
+    near = nearest_names(path.name, names, cutoff=0.4)
     models = [name for name in names if name.endswith(".gguf")]
     shown = near or models[:3] or names[:3]
     return f"no such file or directory (near it: {', '.join(shown) or 'nothing'})"

@@ -5,11 +5,12 @@ It does not know the routes. `http/validation.py` turns its complaints into sent
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+from graftlm.plugins.spelling import nearest_names
 
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -53,7 +54,7 @@ class StrictModel(BaseModel):
             return data
         if unknown := [name for name in data if name not in cls.model_fields]:
             field = str(unknown[0])
-            near = difflib.get_close_matches(field, cls.model_fields, n=2, cutoff=0.5)
+            near = nearest_names(field, cls.model_fields, most=2, cutoff=0.5)
             cure = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
             raise PydanticCustomError(
                 "unknown_field", "unknown field {field}{cure}", {"field": field, "cure": cure}
