@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import unittest
-from typing import Any
-
 import pytest
+from fault_checks import broken
 
 from graftlm.testing.conformance import (
     AttentionBackendConformance,
@@ -18,21 +16,12 @@ from graftlm.testing.conformance import (
     PlatformConformance,
     StatLoggerConformance,
 )
-from graftlm.testing.suite import ContractBroken, Suite, failures
+from graftlm.testing.suite import failures
 
 RMS_NORM = "graftlm.layers.norm.RMSNorm"
 ROTARY = "graftlm.layers.rotary.RotaryEmbedding"
 EQUAL, UNCHANGED = "test_answers_equal_the_reference", "test_arguments_are_left_unchanged"
 STATE, PROCESS = "test_no_state_from_call_to_call", "test_every_process_answers_alike"
-
-
-def broken(base: type[Suite], subject: str, check: str, **attributes: Any) -> str:
-    """Run one check of the suite over the wrong thing and return its complaint."""
-    suite = type("WrongSuite", (base,), {"subject": subject, **attributes})
-    with pytest.raises((ContractBroken, unittest.SkipTest)) as raised:
-        getattr(suite(), check)()
-    assert raised.type is ContractBroken, raised.value
-    return str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,14 @@ class CommunicatorConformance(Suite):
     def test_an_answer_stays_as_it_is(self) -> None:
         """No buffer is handed out twice: what a call returned does not change with the next one."""
         for rank, answers in enumerate(self._answers()):
-            changed = [name for name, kept in answers["kept"] if not kept]
-            self.require(not changed, f"on rank {rank}, a later call changes the answer of {', '.join(changed)}")
+            changed = _named(answers["kept"])
+            self.require(not changed, f"on rank {rank}, a later call changes the answer of {changed}")
 
     def test_inputs_are_left_unchanged(self) -> None:
         """Only `all_reduce` and `broadcast` may overwrite their input."""
         for rank, answers in enumerate(self._answers()):
-            changed = [name for name, kept in answers["unchanged"] if not kept]
-            self.require(not changed, f"on rank {rank}, {', '.join(changed)} changes its input")
+            changed = _named(answers["unchanged"])
+            self.require(not changed, f"on rank {rank}, {changed} changes its input")
 
     def _expect(self, name: str, expected: Any) -> None:
         for place, inputs in enumerate(zip(*(example_tensors(rank) for rank in range(2)), strict=True)):
@@ -87,6 +87,11 @@ class CommunicatorConformance(Suite):
             return _ask_ranks(self.subject_path(), self.dist_backend)
         except FailedElsewhere as error:
             self.fail(f"a rank raises: {error}")
+
+
+def _named(kept: list[tuple[str, bool]]) -> str:
+    """Name the calls that did not keep what they should, each once."""
+    return ", ".join(dict.fromkeys(name for name, good in kept if not good))
 
 
 @functools.lru_cache(maxsize=8)
