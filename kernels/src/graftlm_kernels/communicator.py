@@ -1,7 +1,7 @@
 """`shared_memory`: collectives of the ranks of one host over memory that all of them have mapped.
 
-Where the ranks find no common memory, torch.distributed carries everything, and the remark says why. It does not know
-which layers call it.
+Where the ranks find no common memory, torch.distributed carries everything, and the remark says why. It does not
+know which layers call it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class SharedMemoryCommunicator(TorchCommunicator):
 
 @contextlib.contextmanager
 def _shared_file(num_bytes: int) -> Iterator[tuple[int, str]]:
-    """Make a file of zeros in memory; yield its descriptor, and a path by which other processes open it meanwhile."""
+    """Make a file of zeros in memory; yield its descriptor, and a path by which others may open it meanwhile."""
     with contextlib.ExitStack() as held:
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("graftlm-ranks", os.MFD_CLOEXEC)

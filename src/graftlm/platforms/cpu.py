@@ -1,12 +1,14 @@
-"""The CPU platform: plain memory, plain torch, and gloo between ranks."""
+"""The CPU platform: plain memory, plain torch, and between ranks shared memory or gloo."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from graftlm.contracts.platform import AttentionQuestion, Platform, PlatformKind
+from graftlm.contracts.points import COMMUNICATORS
 from graftlm.platforms import memory
 from graftlm.platforms.attention import attention_class_path
+from graftlm.platforms.preferred import preferred_class_path
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +28,8 @@ class CpuPlatform(Platform):
     supported_dtypes = ("float32", "bfloat16", "float16")
     #: Attention backends by name, the preferred one first.
     attention_backends: tuple[str, ...] = ("NATIVE_CPU", "TORCH_PAGED")
+    #: Communicators by name, the preferred one first; without any, torch.distributed.
+    communicators: tuple[str, ...] = ("shared_memory",)
 
     @classmethod
     def check_and_update_config(cls, config: EngineConfig) -> None:
@@ -35,6 +39,10 @@ class CpuPlatform(Platform):
     @classmethod
     def set_device(cls, device: torch.device) -> None:
         """There is one CPU, and it is always current."""
+
+    @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        return preferred_class_path(COMMUNICATORS, cls.communicators) or super().get_device_communicator_cls()
 
     @classmethod
     def get_attn_backend_cls(cls, selected_backend: str | None, question: AttentionQuestion) -> str:
