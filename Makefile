@@ -85,7 +85,7 @@ fmt: $(STAMPS)/check
 	$(BIN)/ruff format .
 
 bench: $(STAMPS)/test $(STAMPS)/kernels
-	$(BIN)/python -m benchmarks.first_light $(ARGS)
+	$(BIN)/python -m benchmarks.peers --transformers $(ARGS)
 	$(BIN)/python -m benchmarks.plugins
 
 # The pages under docs/ are plain Markdown; their tables are written from the code, and what can rot is tested.

@@ -1,1 +1,11 @@
-"""Measurements that compare graftlm with others; run with `make bench`."""
+"""Measurements that compare graftlm with others and with its own past.
+
+A *peer* is something that can be started and sent prompts: graftlm, another server, or `transformers`. `rounds`
+starts peers in turn and sends each the same `loads`; `evidence` says what a difference is worth; `tables` shows it.
+
+    python -m benchmarks.peers          graftlm beside llama.cpp, vLLM and transformers
+    python -m benchmarks.regression     this commit beside an earlier one
+    python -m benchmarks.client_check   our client beside another one
+    python -m benchmarks.plugins        what installed plugin packages cost
+    python -m benchmarks.export         a checkpoint as safetensors, for those that read no GGUF
+"""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from graftlm.cli.machine import machine_facts
 from graftlm.version import __version__
 
 
@@ -20,7 +21,7 @@ def stamp(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         "kind": kind,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": {
-            "processor": platform.processor() or platform.machine(),
+            "processor": machine_facts()["cpu"] or platform.machine(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         },

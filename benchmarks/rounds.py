@@ -1,0 +1,123 @@
+"""Starts peers in turn, round by round, sends each the same loads, and keeps every figure of every round.
+
+Each round launches each peer anew, so that what differs between two launches is part of the spread; the order moves
+on by one each round, so that nobody is always first. A peer that fails is told with its last words. It judges
+nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from benchmarks.loads import FIRST_TOKEN, MEMORY, START_ROW, VOCABULARY, Figure, Load
+from benchmarks.peer import Peer, RunningPeer
+from graftlm.contracts.errors import GraftlmError
+
+#: What a peer's failure looks like from outside; anything else is a bug of ours.
+_FAILURES = (GraftlmError, OSError, subprocess.SubprocessError)
+
+Say = Callable[[str], None]
+
+
+class Results(msgspec.Struct):
+    """Every figure of every round, by peer; a figure that failed is None. `failures` is peer → row → words."""
+
+    figures: dict[str, dict[Figure, list[float | None]]]
+    failures: dict[str, dict[str, str]]
+
+    def values(self, peer: str, figure: Figure) -> list[float]:
+        return [value for value in self.figures[peer].get(figure, []) if value is not None]
+
+    def all_figures(self) -> list[Figure]:
+        """All figures that any peer has, in the order of the loads."""
+        return list(dict.fromkeys(figure for rows in self.figures.values() for figure in rows))
+
+    def ratios(self, peer: str, other: str, figure: Figure) -> list[float]:
+        """Return, round by round, how many times better `peer` is than `other`; a round needs both."""
+        pairs = zip(self.figures[peer].get(figure, []), self.figures[other].get(figure, []), strict=False)
+        both = [(a, b) for a, b in pairs if a is not None and b is not None]
+        return [a / b if figure.more_is_better else b / a for a, b in both]
+
+
+def measure_rounds(
+    peers: Sequence[Peer], loads: Sequence[Load], *, rounds: int, say: Say, start_row: bool = True,
+    vocab_size: int = VOCABULARY,
+) -> Results:  # fmt: skip
+    """Measure all peers `rounds` times. A peer that cannot be started, or dies, is not tried again."""
+    results = Results({peer.name: {} for peer in peers}, {peer.name: {} for peer in peers})
+    given_up: set[str] = set()
+    for turn in range(rounds):
+        for peer in turned(peers, turn):
+            if peer.name in given_up:
+                continue
+            say(f"round {turn + 1} of {rounds}: {peer.name}")
+            seed = 1000 * turn
+            for row, outcome in one_round(peer, loads, seed=seed, vocab_size=vocab_size):
+                match outcome:
+                    case Failed(words=words, fatal=fatal):
+                        say(f"  {row}: failed: {words.splitlines()[0]}")
+                        results.failures[peer.name].setdefault(row, words)
+                        given_up |= {peer.name} if fatal else set()
+                    case found:
+                        say(f"  {row}: " + " · ".join(f"{value:.4g}" for value in found.values()))
+                        for figure, value in found.items():
+                            if row != START_ROW or start_row:
+                                column = results.figures[peer.name].setdefault(figure, [])
+                                column += [None] * (turn - len(column)) + [value]
+    return results
+
+
+class Failed(msgspec.Struct):
+    """A row that a peer did not manage; fatal when there is nothing left to ask."""
+
+    words: str
+    fatal: bool
+
+
+def one_round(
+    peer: Peer, loads: Sequence[Load], *, seed: int, vocab_size: int
+) -> Iterator[tuple[str, dict[Figure, float] | Failed]]:
+    """Launch a peer, yield each row with what came of it, and end the peer."""
+    try:
+        running = peer.start()
+    except _FAILURES as error:
+        yield START_ROW, Failed(str(error), fatal=True)
+        return
+    with running:
+        yield START_ROW, {FIRST_TOKEN: running.first_token_s, MEMORY: running.memory_mib}
+        for place, load in enumerate(loads):
+            try:
+                found = measure_load(running, load, seed=seed + 10 * place, vocab_size=vocab_size)
+            except _FAILURES as error:
+                dead = not running.alive()
+                words = f"{error}; its last words:\n{running.last_words()}"
+                yield load.key, Failed(words, fatal=dead)
+                if dead:
+                    return
+            else:
+                yield load.key, found
+
+
+def measure_load(running: RunningPeer, load: Load, *, seed: int, vocab_size: int) -> dict[Figure, float]:
+    """Warm up, send the load, return its figures."""
+    warm_up = load.warm_up()
+    running.send(warm_up.prompts(seed=seed + 1, vocab_size=vocab_size), at_once=load.at_once)
+    exchanges, seconds = running.send(load.prompts(seed=seed, vocab_size=vocab_size), at_once=load.at_once)
+    return load.figures(exchanges, seconds)
+
+
+def turned(peers: Sequence[Peer], turn: int) -> list[Peer]:
+    """Return the peers in the order of a round."""
+    place = turn % len(peers) if peers else 0
+    return [*peers[place:], *peers[:place]]
+
+
+def end_servers_when_terminated() -> None:
+    """Let SIGTERM and SIGHUP unwind the `with` blocks, which end what was launched, as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
