@@ -54,6 +54,8 @@ def test_a_command_line_that_cannot_be_read_ends_with_code_2(words: list[str], p
         (["--max-model-len=0"], ["--max-model-len=0", "1 to "]),
         (["--max-num-seqs=-3"], ["--max-num-seqs=-3"]),
         (["--max-num-seqs=2000000000"], ["--max-num-seqs=2000000000", "1 to 65536"]),
+        (["--itl-slo=1"], ["--itl-slo=1", "above 1"]),
+        (["--itl-slo=nan"], ["--itl-slo"]),
         (["--max-num-batched-tokens=99999999999999999999"], ["--max-num-batched-tokens=99999999999999999999"]),
         (["--block-size=0"], ["--block-size=0", "such as 16"]),
         (["--kv-cache-memory-bytes=99999999999t"], ["--kv-cache-memory-bytes=", "out of range"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,8 @@ class Trace:
     prefix_caching: bool
     overlapped: bool
     arrivals: list[Arrival]
+    step_times_s: list[float | None] = dataclasses.field(default_factory=lambda: [None])
+    """of one step after another, from the beginning again"""
 
     def engine(self) -> Engine:
         config = make_config(
@@ -73,6 +76,7 @@ traces = st.builds(
     prefix_caching=st.booleans(),
     overlapped=st.booleans(),
     arrivals=st.lists(arrivals, min_size=1, max_size=9),
+    step_times_s=st.lists(st.one_of(st.none(), st.floats(0, 2)), min_size=1, max_size=9),
 )
 
 
@@ -87,6 +91,7 @@ def run(trace: Trace) -> Engine:
         if arrival.abort_after is not None
     }
     step, in_flight = 0, None
+    times = itertools.cycle(trace.step_times_s)
     while todo or scheduler.has_unfinished or in_flight is not None:
         assert step < 4000, "requests do not end"
         while todo and todo[0][1].step <= step:
@@ -106,15 +111,15 @@ def run(trace: Trace) -> Engine:
         if trace.overlapped:
             engine.take(scheduler.abort(due))
             if in_flight is not None:
-                engine.take(scheduler.update(*in_flight))
+                engine.take(scheduler.update(*in_flight, step_time_s=next(times)))
             in_flight = (plan, engine.executor.execute_step(plan))
             if not plan.num_scheduled_tokens:
-                engine.take(scheduler.update(*in_flight))
+                engine.take(scheduler.update(*in_flight, step_time_s=next(times)))
                 in_flight = None
         else:
             result = engine.executor.execute_step(plan)
             engine.take(scheduler.abort(due))
-            engine.take(scheduler.update(plan, result))
+            engine.take(scheduler.update(plan, result, step_time_s=next(times)))
         step += 1
     return engine
 

@@ -113,6 +113,11 @@ class SchedulerConfig(Section):
 
     max_num_seqs: int = option(64, help="Most requests in progress at once.")
     max_num_batched_tokens: int = option(2048, help="Token budget of one step (prefills are chunked).")
+    itl_slo: float | None = option(
+        None,
+        help="Longest wait of a stream for its next token while prompts of others are computed, as a multiple of "
+        "the usual wait; less lets new requests wait longer. Default: 3, unless more requests wait than run.",
+    )
     scheduling_policy: str = option(
         "fcfs", help="Order of requests: first come first served, or by their priority (lower first).",
         choices=("fcfs", "priority"),
@@ -134,6 +139,9 @@ class ParallelConfig(Section):
     )  # fmt: skip
     threads_per_worker: int | None = option(
         None, help="Compute threads of each worker; default: the usable cores divided by the workers."
+    )
+    preload: bool = option(
+        True, help="Take the engine's processes from a warm parent of `graftlm preload`, where one fits."
     )
     distributed_init_method: str = option("", help="Rendezvous of the workers.", hidden=True)
 

@@ -29,7 +29,9 @@ class StepScheduler(Protocol):
     def add_request(self, engine_request: EngineRequest) -> None: ...
     def abort(self, request_ids: list[str]) -> list[RequestUpdate]: ...
     def schedule(self) -> StepPlan: ...
-    def update(self, plan: StepPlan, result: StepResult) -> list[RequestUpdate]: ...
+    def update(
+        self, plan: StepPlan, result: StepResult, *, step_time_s: float | None = None
+    ) -> list[RequestUpdate]: ...
     def stats(self) -> StepStats: ...
 
 
@@ -69,7 +71,7 @@ class EngineCore:
         begun = time.perf_counter()
         plan = self.scheduler.schedule()
         result = self.executor.execute_step(plan)
-        updates = self.scheduler.update(plan, result)
+        updates = self.scheduler.update(plan, result, step_time_s=time.perf_counter() - begun)
         return self._outputs(updates, step_time_s=time.perf_counter() - begun)
 
     def _outputs(self, updates: list[RequestUpdate], *, step_time_s: float = 0.0) -> StepOutputs:

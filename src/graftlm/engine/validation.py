@@ -42,6 +42,7 @@ _NUMBERS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("cache.memory_utilization", lambda x: 0 < x <= 1, "use a share above 0, up to 1"),
     ("scheduler.max_num_seqs", lambda n: 1 <= n <= 65536, "use 1 to 65536"),
     ("scheduler.max_num_batched_tokens", lambda n: 1 <= n <= _MOST, f"use 1 to {_MOST} tokens"),
+    ("scheduler.itl_slo", lambda x: 1 < x <= 1e6, "use a number above 1, such as 1.5"),
     ("parallel.tensor_parallel_size", lambda n: 1 <= n <= 4096, "use 1 to 4096 workers"),
     ("parallel.threads_per_worker", lambda n: 1 <= n <= 1024, "use 1 to 1024 threads"),
 )

@@ -14,6 +14,7 @@ from graftlm.contracts.request import EngineRequest, FinishReason, RequestUpdate
 from graftlm.contracts.stats import StepStats
 from graftlm.contracts.step import StepPlan, StepResult
 from graftlm.scheduler.block_tables import BlockTables
+from graftlm.scheduler.pacing import PrefillPacing
 from graftlm.scheduler.policy import SchedulingPolicy
 from graftlm.scheduler.request import Request, RequestState
 
@@ -31,6 +32,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig, *, num_blocks: int, block_size: int) -> None:
         self._token_budget = config.scheduler.max_num_batched_tokens
         self._max_num_seqs = config.scheduler.max_num_seqs
+        self._pacing = PrefillPacing(config.scheduler.itl_slo)
         self._policy = SchedulingPolicy(config.scheduler.scheduling_policy)
         self._vocab_size = int(config.model.hf_config.get("vocab_size") or 0)
         self._capacity = num_blocks * block_size
@@ -85,18 +87,31 @@ class Scheduler:
         return updates
 
     def schedule(self) -> StepPlan:
-        """Plan one step: running requests first, then waiting ones, in the policy's order."""
+        """Plan one step: running requests first, then waiting ones, in the policy's order.
+
+        Prefills get what the budget leaves to them, and beside settled streams no more than these can bear.
+        """
         self._blocks.begin_step()
         plan = StepPlan(step_id=self._next_step_id, finished=self._finished_ids)
         self._next_step_id += 1
         self._finished_ids = []
-        budget = self._schedule_running(plan, self._token_budget)
+        chunk_limit = self._pacing.begin_step(
+            plan.step_id, self._running, num_waiting=len(self._waiting), budget=self._token_budget
+        )
+        budget, chunk_limit = self._schedule_running(plan, self._token_budget, chunk_limit)
         if not plan.preempted:
-            self._schedule_waiting(plan, budget)
+            self._schedule_waiting(plan, budget, chunk_limit)
         return plan
 
-    def update(self, plan: StepPlan, result: StepResult) -> list[RequestUpdate]:
-        """Take in what the workers made of `plan`, and return what the front end must hear."""
+    def update(
+        self, plan: StepPlan, result: StepResult, *, step_time_s: float | None = None
+    ) -> list[RequestUpdate]:
+        """Take in what the workers made of `plan`, and return what the front end must hear.
+
+        `step_time_s`, how long the execution took, is what chunks of prefills are measured by; without it they are
+        bounded by the budget alone.
+        """
+        self._pacing.observe(plan.step_id, step_time_s)
         updates, self._refusals = self._refusals, []
         for request_id in plan.num_scheduled_tokens:
             request = self._requests.get(request_id)
@@ -137,8 +152,8 @@ class Scheduler:
             return f"the prompt has token ids outside the vocabulary; use 0 to {self._vocab_size - 1}"
         return None
 
-    def _schedule_running(self, plan: StepPlan, budget: int) -> int:
-        """Continue running requests and return the budget left; the last ones make room when memory is short.
+    def _schedule_running(self, plan: StepPlan, budget: int, chunk_limit: int) -> tuple[int, int]:
+        """Continue running requests; return what is left of budget and limit. The last make room for the first.
 
         A prefill leaves one token of the budget to each request behind it, so that it does not stall them.
         """
@@ -148,6 +163,9 @@ class Scheduler:
             num_behind = len(self._running) - index - 1
             num_known = request.num_tokens - request.num_computed_tokens
             count = min(num_known, max(1, budget - num_behind))
+            if num_known > 1:
+                count = min(count, chunk_limit)
+                chunk_limit -= count
             if count > 0:
                 if not self._make_room(request, request.num_computed_tokens + count, plan):
                     break
@@ -155,7 +173,7 @@ class Scheduler:
                 self._plan_tokens(request, count, plan)
                 budget -= count
             index += 1
-        return budget
+        return budget, chunk_limit
 
     def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
         """Get blocks for `num_tokens` tokens, from the last running requests if need be.
@@ -179,13 +197,14 @@ class Scheduler:
         insort(self._waiting, request, key=self._policy.key)
         self._stats.num_preemptions += 1
 
-    def _schedule_waiting(self, plan: StepPlan, budget: int) -> None:
+    def _schedule_waiting(self, plan: StepPlan, budget: int, chunk_limit: int) -> None:
         """Admit waiting requests. Nobody is passed by for want of memory, so that nobody starves.
 
         A request whose next prefix block another one computes in this very step is held back: in the next step
         it can reuse that block. Running ones keep a block each to grow into.
         """
         held_back: list[Request] = []
+        budget = min(budget, chunk_limit)
         while self._waiting and budget > 0 and len(self._running) < self._max_num_seqs:
             request = self._waiting[0]
             match = self._blocks.match(request)
@@ -215,6 +234,7 @@ class Scheduler:
 
     def _plan_tokens(self, request: Request, count: int, plan: StepPlan) -> None:
         plan.num_scheduled_tokens[request.request_id] = count
+        self._pacing.count_tokens(request, count)
         request.num_computed_tokens += count
         self._blocks.register_computed(request)
 
