@@ -25,7 +25,7 @@ CHILDREN = ("start_method", "tensor_parallel_size", "distributed_executor_backen
 
 #: What is read ahead of the other flags, beside the selection of plugins.
 AHEAD_OPTIONS = (
-    *(o for o in engine_options() if o.section == "parallel" and o.field in CHILDREN),
+    *(o for o in engine_options() if o.section == "parallel" and o.field in (*CHILDREN, "preload")),
     *(o for o in server_options() if o.field in ("host", "port")),
 )
 
@@ -33,19 +33,37 @@ AHEAD_OPTIONS = (
 def start_children(values: Mapping[str, Any]) -> None:
     """Start the engine core, empty, as the flags let expect it; raises InvalidOption before.
 
-    With more than one worker nothing is started yet: the model may not divide among them.
+    With more than one worker nothing is started yet: the model may not divide among them. Nor is it where a warm
+    parent will give a process: it takes no time then, and which parent is best depends on the checkpoint.
     """
     from graftlm.engine.validation import check_ranges
 
     check_ranges(values)
+    if values.get("parallel.preload", True) and _find_warm_parents(values.get("parallel.start_method", "spawn")):
+        return
     if values.get("parallel.tensor_parallel_size", 1) == 1:
         _prestart({field: values[f"parallel.{field}"] for field in CHILDREN if f"parallel.{field}" in values})
 
 
 def start_configured_children(config: EngineConfig) -> None:
     """Start what `start_children` left: the front end still has modules to import, and they have torch."""
-    if config.parallel.tensor_parallel_size > 1:
-        _prestart({field: getattr(config.parallel, field) for field in CHILDREN})
+    from graftlm.engine.core_child import is_ahead
+
+    if is_ahead() or (config.parallel.preload and _start_warm(config)):
+        return
+    _prestart({field: getattr(config.parallel, field) for field in CHILDREN})
+
+
+def _find_warm_parents(start_method: str) -> bool:
+    from graftlm.engine.warm_start import find_fitting
+
+    return find_fitting(start_method)
+
+
+def _start_warm(config: EngineConfig) -> bool:
+    from graftlm.engine.warm_start import start_warm
+
+    return start_warm(config)
 
 
 def _prestart(parallel: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from graftlm.version import __version__
 COMMANDS = {
     "serve": "Serve a model through the OpenAI API.",
     "run": "Chat with a model in the terminal, or answer one prompt.",
+    "preload": "Keep a process warm, from which `serve` and `run` start in a moment.",
     "fetch": "Bring a model to this machine.",
     "doctor": "Show the machine, the platform and the versions, fit for a bug report.",
     "bench": "Measure a server, the engine, a start, or what plugins cost.",

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import StartupError
 from graftlm.executor.workers_ahead import COMPUTING_MODULES, IMPORT, WorkersAhead
 from graftlm.processes.exit_functions import at_exit
-from graftlm.processes.launch import ChildProcess, start_child
+from graftlm.processes.launch import ChildProcess, Handle, start_child
 from graftlm.processes.threads import quiet_environment, thread_environment
 
 logger = logging.getLogger(__name__)
@@ -82,8 +82,11 @@ def prestart(
     num_workers: int = 1,
     executor_backend: str | None = None,
     threads_per_worker: int | None = None,
+    warm_parent: str | None = None,
 ) -> None:
     """Start the core's process now, empty, and through it those of its workers; who computes imports torch.
+
+    Workers with processes of their own come from `warm_parent`, the path of its socket, if there is one.
 
     None runs a plugin before the plan arrives, and all end at once when this process does. `ProcessEngineClient`
     takes them if the configuration turns out as guessed, and otherwise starts others. A fork server is warmed up
@@ -96,8 +99,22 @@ def prestart(
         start_fork_server()
     elif _ahead is None:
         wish = _wish(start_method, num_workers, executor_backend, threads_per_worker)
-        _ahead = (wish, _start(wish, ahead=True))
+        _ahead = (wish, _start(wish, ahead=True, warm_parent=warm_parent))
         at_exit(discard)
+
+
+def take_ahead(config: EngineConfig, fork: Callable[[int, int], Handle]) -> None:
+    """As `prestart` for a known configuration; the process comes from `fork`, with its imports behind it."""
+    global _ahead
+    discard()
+    wish = _wish_of(config)
+    _ahead = (wish, _start(wish, fork=fork))
+    at_exit(discard)
+
+
+def is_ahead() -> bool:
+    """Tell whether a process has been started and not been taken."""
+    return _ahead is not None
 
 
 def discard() -> None:
@@ -115,13 +132,7 @@ def take_core_child(config: EngineConfig) -> CoreChild:
     One that has died meanwhile is not replaced: whoever waits for its READY is told why it died.
     """
     global _ahead
-    parallel = config.parallel
-    wish = _wish(
-        parallel.start_method,  # type: ignore[arg-type]
-        parallel.world_size,
-        parallel.distributed_executor_backend,
-        parallel.threads_per_worker,
-    )
+    wish = _wish_of(config)
     if _ahead is not None:
         guessed, core_child = _ahead
         differences = guessed.differences(wish)
@@ -130,13 +141,23 @@ def take_core_child(config: EngineConfig) -> CoreChild:
             return core_child
         logger.info("processes started ahead are replaced, they were made without: %s", ", ".join(differences))
         discard()
-    return _start(wish, ahead=False)
+    return _start(wish)
+
+
+def _wish_of(config: EngineConfig) -> _Wish:
+    parallel = config.parallel
+    return _wish(
+        parallel.start_method,  # type: ignore[arg-type]
+        parallel.world_size,
+        parallel.distributed_executor_backend,
+        parallel.threads_per_worker,
+    )
 
 
 def _wish(
     start_method: Literal["spawn", "forkserver"], num_workers: int, backend: str | None, threads: int | None
 ) -> _Wish:
-    computes = backend == "uni" or (backend is None and num_workers == 1)
+    computes = core_computes(backend, num_workers)
     own = thread_environment(1, threads) if computes else quiet_environment()
     return _Wish(
         start_method=start_method,
@@ -148,12 +169,25 @@ def _wish(
     )
 
 
-def _start(wish: _Wish, *, ahead: bool) -> CoreChild:
+def core_computes(executor_backend: str | None, num_workers: int) -> bool:
+    """Tell whether the core's process is the worker's too."""
+    return executor_backend == "uni" or (executor_backend is None and num_workers == 1)
+
+
+def _start(
+    wish: _Wish,
+    *,
+    ahead: bool = False,
+    warm_parent: str | None = None,
+    fork: Callable[[int, int], Handle] | None = None,
+) -> CoreChild:
     child = start_child(
-        NAME, start_method=wish.start_method, env=wish.environment, make_directory=make_socket_directory
+        NAME, start_method=wish.start_method, env=wish.environment, make_directory=make_socket_directory, fork=fork
     )
     if ahead and wish.worker_processes:
-        order = WorkersAhead(num_workers=wish.worker_processes, threads_per_worker=wish.threads_per_worker)
+        order = WorkersAhead(
+            num_workers=wish.worker_processes, threads_per_worker=wish.threads_per_worker, warm_parent=warm_parent
+        )
         child.call("graftlm.executor.workers_ahead:prestart_workers", msgspec.msgpack.encode(order))
     elif ahead:
         child.call(IMPORT, msgspec.msgpack.encode(COMPUTING_MODULES))

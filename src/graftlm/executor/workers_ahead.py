@@ -6,14 +6,18 @@ it would be started the same way now.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from graftlm.processes.launch import ChildProcess, start_child
 from graftlm.processes.threads import thread_environment
+
+logger = logging.getLogger(__name__)
 
 #: What a process that computes imports while it waits for its plan: nothing that asks for the platform.
 COMPUTING_MODULES = ["torch", "graftlm.models.loader", "graftlm.ops.sampling", "graftlm.worker.input_batch"]
@@ -25,6 +29,8 @@ class WorkersAhead(msgspec.Struct, kw_only=True):
 
     num_workers: int
     threads_per_worker: int | None = None
+    warm_parent: str | None = None
+    """The socket of a parent to take them from."""
 
 
 class _Inherited(msgspec.Struct, frozen=True):
@@ -44,9 +50,25 @@ def prestart_workers(payload: bytes) -> None:
     own = thread_environment(order.num_workers, order.threads_per_worker)
     for rank in range(order.num_workers):
         name = worker_name(rank)
-        child = start_child(name, env=own)
+        child = _start(name, own, order.warm_parent)
         child.call(IMPORT, msgspec.msgpack.encode(COMPUTING_MODULES))
         _ahead[name] = (_inherited(own), child)
+
+
+def _start(name: str, own: Mapping[str, str], warm_parent: str | None) -> ChildProcess:
+    """Take a warm process if there is one to take, else start a fresh one."""
+    if warm_parent is not None:
+        from graftlm.processes.warm.circumstances import circumstances
+        from graftlm.processes.warm.client import NotTaken, fork_warm_child
+
+        now = circumstances({**os.environ, **own})
+        try:
+            return start_child(
+                name, env=own, fork=lambda *ends: fork_warm_child(Path(warm_parent), *ends, name=name, now=now)
+            )
+        except NotTaken as error:
+            logger.info("%s starts cold, the warm parent gave none: %s", name, error)
+    return start_child(name, env=own)
 
 
 def take_worker(rank: int, own: Mapping[str, str]) -> ChildProcess | None:

@@ -19,6 +19,7 @@ from graftlm.contracts.errors import ModelMismatch, StartupError
 from graftlm.layers.loading import missing_weights
 from graftlm.models.checkpoints import iterate_weights
 from graftlm.models.checkpoints.errors import MissingTensors
+from graftlm.models.held_model import number_of_events, take_held_model
 from graftlm.models.registry import ModelRegistry
 from graftlm.ops.build import building
 from graftlm.ops.verify import verify_ops
@@ -42,10 +43,15 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
     """
     started = time.monotonic()
     with _naming_checkpoint(config):
+        since = number_of_events()
         with span("build the model"):
             model = build_model(config, device)
-        with span("read the weights"):
-            fill_model(model, config)
+        held = take_held_model(config, model, since=since)
+        if held is None:
+            with span("read the weights"):
+                fill_model(model, config)
+        else:
+            model = held
     if config.compilation.verify_ops:
         verify_ops(model, config, dtype=_DTYPES[config.model.dtype], device=device)
     seconds = time.monotonic() - started

@@ -91,43 +91,29 @@ class WarmParentAddress:
     record: Record
 
     @property
-    def _socket(self) -> Path:
+    def socket(self) -> Path:
         return socket_path(self.folder, self.record.key)
 
     def check(self, now: Circumstances) -> None:
         """Raise NotTaken unless a fork would be what a fresh child is."""
         with _naming_silence():
-            answer, _ = ask(self._socket, Check(now), timeout_s=_ANSWER_S)
+            answer, _ = ask(self.socket, Check(now), timeout_s=_ANSWER_S)
         _expect(answer, Fits)
 
     def fork(self, channel: int, lifeline: int, *, name: str, now: Circumstances) -> TakenChild:
-        """Take a process that holds these descriptors and writes where this one does; raises NotTaken."""
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs, _naming_silence():
-                answer, received = ask(
-                    self._socket,
-                    Fork(now, name),
-                    descriptors=(channel, lifeline, theirs.fileno(), 1, 2),
-                    timeout_s=_ANSWER_S,
-                )
-            taken = _expect(answer, Taken)
-        except BaseException:
-            ours.close()
-            raise
-        (process,) = received
-        return TakenChild(taken.pid, process=process, report=ours)
+        """As `fork_warm_child`."""
+        return fork_warm_child(self.socket, channel, lifeline, name=name, now=now)
 
     def status(self) -> Status:
         """Raise NotTaken when it does not answer."""
         with _naming_silence():
-            answer, _ = ask(self._socket, GetStatus(), timeout_s=_ANSWER_S)
+            answer, _ = ask(self.socket, GetStatus(), timeout_s=_ANSWER_S)
         return _expect(answer, Status)
 
     def stop(self) -> None:
         """End it: by asking, then by signals; what it forked lives on."""
         with contextlib.suppress(OSError):
-            ask(self._socket, Stop(), timeout_s=_ANSWER_S)
+            ask(self.socket, Stop(), timeout_s=_ANSWER_S)
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number is not None:
                 end_by_signal(self.record, number)
@@ -140,6 +126,21 @@ class WarmParentAddress:
         while is_running(self.record.pid) and time.monotonic() < deadline:
             time.sleep(0.02)
         return not is_running(self.record.pid)
+
+
+def fork_warm_child(place: Path, channel: int, lifeline: int, *, name: str, now: Circumstances) -> TakenChild:
+    """Take a process that holds these descriptors and writes where this one does; raises NotTaken."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs, _naming_silence():
+            descriptors = (channel, lifeline, theirs.fileno(), 1, 2)
+            answer, received = ask(place, Fork(now, name), descriptors=descriptors, timeout_s=_ANSWER_S)
+        taken = _expect(answer, Taken)
+        (process,) = received
+    except BaseException:
+        ours.close()
+        raise
+    return TakenChild(taken.pid, process=process, report=ours)
 
 
 def find_warm_parents(*, on_problem: Callable[[str], None] = lambda text: None) -> list[WarmParentAddress]:

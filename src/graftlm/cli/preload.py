@@ -1,0 +1,231 @@
+"""`graftlm preload MODEL`: a warm parent in the background, from which `serve` and `run` take their processes.
+
+It resolves the configuration as they do, but with no plugin: what a plugin has a part in, they do themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from graftlm.cli.preload_report import as_text, describe_parents
+from graftlm.cli.startup import (
+    add_engine_flags,
+    let_platform_extend,
+    make_parser,
+    show_help_if_asked,
+    start_logging,
+    start_plugins,
+)
+from graftlm.config.arguments import ArgumentParser, Arguments, read_arguments, read_selection
+from graftlm.config.errors import ConfigError, InvalidOption
+from graftlm.config.options import engine_options
+from graftlm.contracts.errors import GraftlmError, StartupError
+from graftlm.plugins.errors import PluginError
+from graftlm.processes.child import Order
+from graftlm.processes.logs import LogSettings
+from graftlm.processes.threads import thread_environment
+from graftlm.processes.warm.circumstances import circumstances
+from graftlm.processes.warm.client import WarmParentAddress, find_warm_parents
+from graftlm.processes.warm.parent import WarmOrder
+from graftlm.processes.warm.place import key_of, log_path, make_private, warm_folder
+from graftlm.processes.warm.starting import Launched, start_warm_parent
+
+if TYPE_CHECKING:
+    from graftlm.config.engine_config import EngineConfig
+    from graftlm.plugins.host import PluginHost
+    from graftlm.processes.shutdown import ShutdownRequest
+
+OPTIONS = engine_options()
+
+#: What a child of ours imports anyway; nothing here asks for the platform while it is imported.
+MODULES = (
+    "torch", "graftlm.models.held_by_parent", "graftlm.ops.sampling", "graftlm.worker.model_runner",
+    "graftlm.engine.core_process", "graftlm.executor.uni", "graftlm.executor.worker_process",
+)  # fmt: skip
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST_S = 30 * 86400
+
+
+def build_parser() -> ArgumentParser:
+    parser = make_parser(
+        "preload",
+        "Keep a process warm that has torch, the kernels and a model's weights in memory, and no plugin code. "
+        "`serve` and `run` with the same flags take their processes from it; what has changed since is noticed.",
+        model_help="Model to hold, as for serve (default: demo); with --status and --stop: only this one.",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--status", action="store_true", help="Show the warm parents of this user.")
+    what.add_argument("--stop", action="store_true", help="End them; servers that they started go on.")
+    what.add_argument("--foreground", action="store_true", help="Stay, and end the warm parent with this command.")
+    parser.add_argument(
+        "--time-limit", metavar="TIME", default="8h",
+        help="End after this time in which nobody took a process, such as 90s, 30m or 8h (default: 8h).",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
+    add_engine_flags(parser, OPTIONS)
+    return parser
+
+
+def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
+    parser = build_parser()
+    if show_help_if_asked(parser, argv):
+        return 0
+    if sys.platform != "linux":
+        raise StartupError("`graftlm preload` forks processes and hands them over, for which it needs Linux")
+    selection = read_selection(argv, options=OPTIONS)
+    start_logging(selection, default_levels=["warning"])
+    words = parser.parse_known_args(argv)[0]
+    if words.status or words.stop:
+        words = parser.parse_strictly(argv)
+        return _show(words) if words.status else _stop(words)
+    return _start(parser, argv, selection, shutdown=shutdown)
+
+
+def _show(words: argparse.Namespace) -> int:
+    described = describe_parents(_chosen(words.model))
+    print(json.dumps(described, indent=2) if words.json else as_text(described))
+    return 0
+
+
+def _stop(words: argparse.Namespace) -> int:
+    chosen = _chosen(words.model)
+    for parent in chosen:
+        parent.stop()
+        print(f"the warm parent {parent.record.pid} of {parent.record.model} has ended")
+    if not chosen:
+        print(f"there is no warm parent{f' of {words.model}' if words.model else ''}", file=sys.stderr)
+    return 0 if chosen or words.model is None else 1
+
+
+def _chosen(model: str | None) -> list[WarmParentAddress]:
+    """Return the parents of a model, by its name or its path; of every one if none is given."""
+    parents = find_warm_parents(on_problem=_complain)
+    if model is None:
+        return parents
+    return [p for p in parents if model == p.record.model or os.path.realpath(model) == p.record.checkpoint]
+
+
+def _complain(problem: str) -> None:
+    raise StartupError(f"{problem}; set GRAFTLM_PRELOAD_DIR to a folder of your own")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wish:
+    """What a parent is to prepare; `note` says why it holds no weights, if it does not."""
+
+    model: str
+    checkpoint: str
+    modules: list[str]
+    calls: list[Order] = dataclasses.field(default_factory=list)
+    note: str = ""
+
+
+def _start(parser: ArgumentParser, argv: list[str], selection: Arguments, *, shutdown: ShutdownRequest) -> int:
+    wish, words = _resolve(parser, argv, selection)
+    folder = warm_folder()
+    make_private(folder)
+    key = key_of(wish.checkpoint)
+    for parent in find_warm_parents(on_problem=_complain):
+        if parent.record.key == key:
+            print(f"the warm parent {parent.record.pid} of {parent.record.model} is replaced", file=sys.stderr)
+            parent.stop()
+    environment = {**os.environ, **thread_environment(1, 1)}
+    order = WarmOrder(
+        key=key, folder=str(folder.resolve()), model=wish.model, checkpoint=wish.checkpoint, modules=wish.modules,
+        calls=wish.calls, circumstances=circumstances(environment), time_limit_s=_seconds(words.time_limit),
+        foreground=words.foreground, log=LogSettings(levels=["info"]),
+    )  # fmt: skip
+    launched = start_warm_parent(order, environment=environment)
+    try:
+        launched.wait_ready(lambda text: print(f"graftlm preload: {text}", file=sys.stderr, flush=True))
+        if wish.note:
+            print(f"graftlm preload: the weights are not held: {wish.note}", file=sys.stderr)
+        described = describe_parents([p for p in find_warm_parents() if p.record.key == key])
+        print(json.dumps(described, indent=2) if words.json else as_text(described), flush=True)
+        if not words.foreground:
+            hint = f"`graftlm preload --stop` ends it; log: {log_path(folder, key)}"
+            print(f"graftlm preload: {hint}", file=sys.stderr)
+            return 0
+        return _stay(launched, shutdown)
+    finally:
+        launched.let_go()
+
+
+def _stay(launched: Launched, shutdown: ShutdownRequest) -> int:
+    shutdown.add_callback(launched.let_go)
+    try:
+        return launched.process.wait()
+    finally:
+        shutdown.remove_callback(launched.let_go)
+
+
+def _resolve(parser: ArgumentParser, argv: list[str], selection: Arguments) -> tuple[_Wish, argparse.Namespace]:
+    """Configure as `serve` would if no plugin were installed; without weights where that cannot be done."""
+    words = parser.parse_known_args(argv)[0]
+    _seconds(words.time_limit)
+    kept = {path: v for path, v in selection.values.items() if not path.startswith("plugins.")}
+    if disabled := selection.values.get("plugins.disable_plugin"):
+        kept["plugins.disable_plugin"] = disabled
+    if platform := selection.values.get("plugins.platform"):
+        kept["plugins.platform"] = platform
+    try:
+        host = start_plugins(Arguments({**kept, "plugins.no_plugins": True}, selection.origins))
+        let_platform_extend(parser)
+        arguments, words = read_arguments(parser, argv, options=OPTIONS)
+        from graftlm.engine.configure import configure
+
+        with arguments.naming_origins():
+            config = configure(arguments.engine_config(), host)
+    except (ConfigError, PluginError, GraftlmError) as error:
+        if not _has_plugins():
+            raise
+        model = words.model or getattr(words, "model.model", None) or "demo"
+        return _Wish(model, os.path.realpath(model), list(MODULES), note=f"without plugins, {error}"), words
+    return _wish_of(config, host), words
+
+
+def _wish_of(config: EngineConfig, host: PluginHost) -> _Wish:
+    from graftlm.platforms import current_platform
+
+    kernels = {p.value.partition(":")[0] for p in host.enabled_plugins if p.package == "graftlm_kernels"}
+    wish = _Wish(config.model.model, os.path.realpath(config.model.path), [*MODULES, *sorted(kernels)])
+    if current_platform.device_type != "cpu":
+        return dataclasses.replace(wish, note=f"no fork survives what {current_platform.device_name} keeps")
+    if config.parallel.world_size > 1:
+        return dataclasses.replace(wish, note=f"each of {config.parallel.world_size} workers reads its own share")
+    from graftlm.models.hold_order import HoldOrder
+    from graftlm.platforms.bootstrap import child_payload
+
+    plan = child_payload(host, role="worker", process="warm parent")
+    order = HoldOrder(plan=plan, config=config.to_bytes())
+    call = Order(
+        function="graftlm.models.held_by_parent:reading_the_weights", payload=msgspec.msgpack.encode(order)
+    )
+    return dataclasses.replace(wish, calls=[call])
+
+
+def _has_plugins() -> bool:
+    from graftlm.contracts.points import ALL_POINTS
+    from graftlm.plugins.discovery import discover
+
+    return any(not plugin.built_in for plugin in discover(ALL_POINTS).plugins)
+
+
+def _seconds(text: str) -> float:
+    """Convert '90s', '30m', '8h' or a number of seconds; raises InvalidOption."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not 0 < seconds <= _LONGEST_S:
+        raise InvalidOption(
+            "--time-limit", text, problem="it is no such time", cure="use 90s, 30m, 8h; 30d at most"
+        )
+    return seconds
