@@ -70,8 +70,10 @@ def watched() -> Iterator[Traces]:
 
 def digest(path: Path) -> dict[str, str]:
     """Return what a file or directory holds: place -> hash of the bytes."""
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    if path.is_file():
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def torch_imported_by(path: str, module: str = "torch") -> bool:

@@ -86,8 +86,9 @@ class ModelSourceConformance(FrontEndSuite):
                     self.fail(f"claims({shown}) raises {type(error).__name__}: {error}; answer False instead")
                 self.require(isinstance(first, bool), f"claims({shown}) returns {first!r}, not True or False")
                 self.require(first == second, f"claims({shown}) returns {first}, then {second}")
-                self.require(not traces.connections, f"claims({shown}) asks the network for {traces.connections}")
-                self.require(not traces.processes, f"claims({shown}) starts {traces.processes}")
+                asked, started = _words(traces.connections), _words(traces.processes)
+                self.require(not asked, f"claims({shown}) asks the network for {asked}; only fetch may")
+                self.require(not started, f"claims({shown}) starts the process {started}; only fetch may")
         self.require(not traces.left, f"claims leaves {', '.join(traces.left)} behind")
 
     def test_it_brings_a_model_that_can_be_read(self) -> None:
@@ -115,7 +116,7 @@ class ModelSourceConformance(FrontEndSuite):
                 self.fail(
                     f"without a network, a model that is here cannot be fetched: {type(error).__name__}: {error}"
                 )
-            self.require(not traces.connections, f"fetch asks the network for {', '.join(traces.connections)}")
+            self.require(not traces.connections, f"fetch asks the network for {_words(traces.connections)}")
             changed = sorted(before.items() ^ digest(folder).items())
             self.require(not changed, f"fetch changes {', '.join(sorted({name for name, _ in changed}))}")
 
@@ -204,6 +205,10 @@ class ModelSourceConformance(FrontEndSuite):
 
     def _calling(self, hook: str) -> contextlib.AbstractContextManager[None]:
         return self.calling(current_host(), f"ModelSource.{hook}")
+
+
+def _words(names: list[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
 
 
 def claimed(path: str) -> list[bool]:
