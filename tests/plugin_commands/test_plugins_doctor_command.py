@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from plugin_packages import run_graftlm
@@ -14,8 +15,14 @@ SICK = {
         "RuntimeError: no driver",
     ),
     "missing": ("general_plugins", "", "has no target"),
-    "aborts": ("general_plugins", "import os\ndef target():\n    os.abort()\n", "was killed by SIGABRT"),
-    "leaves": ("general_plugins", "import os\nos._exit(3)\n", "ended with exit code 3"),
+    "aborts": ("general_plugins", "import os\ndef target():\n    os.abort()\n", "it called os.abort()"),
+    "leaves": ("general_plugins", "import os\nos._exit(3)\n", "it called os._exit(3)"),
+    "crashes": (
+        "general_plugins",
+        "import os, signal\ndef target():\n    os.kill(os.getpid(), signal.SIGKILL)\n",
+        "was killed by SIGKILL",
+    ),
+    "ends": ("general_plugins", "import ctypes\nctypes.CDLL(None).exit(3)\n", "ended with exit code 3"),
     "exits": ("general_plugins", "import sys\nsys.exit(4)\n", "sys.exit(4)"),
     "hangs": ("general_plugins", "import time\ndef target():\n    time.sleep(60)\n", "it took more than 8 s"),
     "number": ("platform_plugins", "target = 7\n", "it must be callable"),
@@ -114,7 +121,56 @@ def test_warnings_do_not_fail(installed, ask):
     assert rows["heavy"]["state"] == "warning" and rows["heavy"]["torch_ms"] > 0
     assert "imports torch" in rows["heavy"]["warnings"][0]
     assert "LonelyForCausalLM in the front end only" in rows["lonely"]["warnings"][0]
-    assert "'graftlm.model', which no extension point has" in told["warnings"][0]
+    assert "'graftlm.model', which no extension point has" in " ".join(told["warnings"])
+
+
+def test_what_a_plugin_leaves_running_is_named(installed, ask):
+    """Threads and processes that nobody ends are warnings, and nothing of them outlives the doctor."""
+    installed.write(
+        "restless", entry_points={"general_plugins": {"restless": "restless:register"}},
+        files={"restless.py": """
+            import os, subprocess, sys, threading, time
+
+            def register():
+                threading.Thread(target=time.sleep, args=(60,), name="poller").start()
+                threading.Thread(target=time.sleep, args=(60,), name="watcher", daemon=True).start()
+                threading.Thread(target=time.sleep, args=(0.05,), name="done soon").start()
+                code = "import time; time.sleep(60)"
+                subprocess.Popen([sys.executable, "-c", code, "restless"])
+                if os.fork() == 0:
+                    time.sleep(60)
+                    os._exit(0)
+        """},
+    )  # fmt: skip
+    installed.write(
+        "tidy", entry_points={"general_plugins": {"tidy": "tidy:register"}},
+        files={"tidy.py": """
+            import subprocess, sys, threading
+
+            def register():
+                thread = threading.Thread(target=int, name="joined")
+                thread.start()
+                thread.join()
+                subprocess.run([sys.executable, "-c", ""], check=True)
+        """},
+    )  # fmt: skip
+    code, told, _ = ask("doctor")
+    rows = {row["name"]: row for row in told["plugins"]}
+
+    assert code == 0, told
+    assert rows["tidy"]["state"] == "sound", rows["tidy"]
+    threads, processes = rows["restless"]["warnings"]
+    assert "2 threads running: poller, watcher (daemon);" in threads and "daemon=True" in threads
+    assert "2 processes running: " in processes
+    assert "-c import time; time.sleep(60) restless" in processes and "a fork of the process" in processes
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"time.sleep(60)\0restless" in _read(p)]
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_sound_plugins_and_the_engines_own(installed, example_wheels):

@@ -88,7 +88,9 @@ def test_a_crash_shows_whose_code_it_was(installed):
     assert (
         "leaver-pkg:leaver (general_plugins): the process that examined it was killed by SIGSEGV" in examined.stdout
     )
-    assert examined.stdout.splitlines()[-1].startswith("a start is refused: the process was killed by SIGSEGV")
+    assert examined.stdout.splitlines()[-1].startswith(
+        "a start is refused: the process that tried was killed by SIGSEGV"
+    )
 
 
 def test_a_pool_of_threads_that_ends_by_itself_is_no_matter(installed):

@@ -24,6 +24,8 @@ from graftlm.models.cache_folder import cache_folder, replace_file
 from graftlm.models.inspect import InspectionRequest, InspectionResult
 from graftlm.plugins.current import find_host
 from graftlm.plugins.points import Role
+from graftlm.processes.apart import run_apart
+from graftlm.processes.failure import describe_exit
 from graftlm.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -123,19 +125,15 @@ def _read(file: Path) -> ModelSpec | None:
 def _ask(class_path: str) -> InspectionResult:
     request = InspectionRequest(class_path, plan=_plan())
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "graftlm.models.inspect"],
-            input=msgspec.msgpack.encode(request),
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-        )
+        command = [sys.executable, "-P", "-m", "graftlm.models.inspect"]
+        done = run_apart(command, given=msgspec.msgpack.encode(request), timeout_s=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return InspectionResult(error=f"its import took more than {_TIMEOUT_S} s")
     try:
         return msgspec.msgpack.decode(done.stdout, type=InspectionResult)
     except msgspec.MsgspecError:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
-        return InspectionResult(error=f"the helper process ended with exit code {done.returncode}: {last[0]}")
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] if done.returncode >= 0 else []
+        return InspectionResult(error=": ".join([f"the helper process {describe_exit(done.returncode)}", *last]))
 
 
 def _plan() -> bytes:

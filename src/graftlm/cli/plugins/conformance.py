@@ -17,6 +17,7 @@ from graftlm.cli.plugins.table import print_table
 from graftlm.cli.startup import make_parser, show_help_if_asked
 from graftlm.config.arguments import ArgumentParser, UsageError
 from graftlm.contracts.errors import GraftlmError
+from graftlm.processes.apart import run_apart
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
@@ -63,7 +64,7 @@ def run_suites(package: str, *, timeout_s: float) -> Iterable[dict[str, Any]]:
     """Return what came of each check: suite, check, state and, where it failed or was skipped, the text."""
     command = [sys.executable, "-P", "-m", "graftlm.cli.plugins.suite_runner", package]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s)
+        done = run_apart(command, timeout_s=timeout_s)
         output, code, errors = done.stdout, done.returncode, done.stderr
     except subprocess.TimeoutExpired as late:
         output, code, errors = late.stdout or b"", None, f"it takes more than {timeout_s:g} s".encode()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graftlm.cli.plugins.examiner import ExamineRequest, Verdict
-from graftlm.cli.plugins.table import print_table
+from graftlm.cli.plugins.table import print_notes, print_table
 from graftlm.cli.startup import add_selection_flags, make_parser, start_selection_command
 from graftlm.config.arguments import ArgumentParser, UsageError
 from graftlm.contracts.points import ALL_POINTS
@@ -22,6 +22,7 @@ from graftlm.plugins.discovery import discover
 from graftlm.plugins.plan import PlatformChoice
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.plugin_config import read_settings
+from graftlm.processes.apart import run_apart
 from graftlm.processes.failure import describe_exit
 from graftlm.version import __version__
 
@@ -68,14 +69,17 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         raise UsageError(f"--timeout={words.timeout:g}: use a time above 0")
     discovery = discover(ALL_POINTS)
     wanted = [p for p in discovery.plugins if words.all or not p.built_in]
-    platform, problem = try_a_start(selection, timeout_s=words.timeout)
+    platform, notes, problem = try_a_start(selection, timeout_s=words.timeout)
     verdicts = examine_all(wanted, discovery, platform or _CPU, timeout_s=words.timeout)
     for identity, problem in duplicates(discovery.plugins):
         if identity in verdicts:
             verdicts[identity].broken.append(problem)
     report: dict[str, Any] = {
         "start": f"refused: {problem}" if problem else "not refused",
-        "plugins": [_row(plugin, verdicts[plugin.identity]) for plugin in wanted],
+        "plugins": [
+            {**_row(plugin, verdicts[plugin.identity]), "notes": notes.get(plugin.identity, [])}
+            for plugin in wanted
+        ],
         "warnings": installation_warnings(discovery),
     }
     if words.json:
@@ -85,20 +89,28 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     return 1 if problem or any(row["state"] == "broken" for row in report["plugins"]) else 0
 
 
-def try_a_start(selection: Sequence[str], *, timeout_s: float) -> tuple[PlatformChoice | None, str]:
-    """Let another process decide as a server would; returns the platform, and why a start is refused or ""."""
+def try_a_start(
+    selection: Sequence[str], *, timeout_s: float
+) -> tuple[PlatformChoice | None, dict[str, list[str]], str]:
+    """Let another process decide as a server would.
+
+    Returns the platform, what is odd about plugins (by identity) and no error, and why a start is refused or "".
+    """
     command = [sys.executable, "-P", "-m", "graftlm", "plugins", "list", "--json", *selection]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+        done = run_apart(command, timeout_s=timeout_s)
     except subprocess.TimeoutExpired:
-        return None, f"it takes more than {timeout_s:g} s"
+        return None, {}, f"it takes more than {timeout_s:g} s"
     try:
         described = json.loads(done.stdout)
     except json.JSONDecodeError:
-        last = done.stderr.strip().splitlines()[-1:] if done.returncode >= 0 else []
-        return None, ": ".join([f"the process {describe_exit(done.returncode)}", *last])
+        how = describe_exit(done.returncode).partition(" (")[0]
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] if done.returncode >= 0 else []
+        return None, {}, ": ".join([f"the process that tried {how}", *last])
     platform = (described.get("plan") or {}).get("platform")
-    return msgspec.convert(platform, PlatformChoice) if platform else None, described.get("error", "")
+    choice = msgspec.convert(platform, PlatformChoice) if platform else None
+    notes = {f"{r['point']}={r['distribution']}:{r['name']}": r.get("notes", []) for r in described["plugins"]}
+    return choice, notes, described.get("error", "")
 
 
 def examine_all(
@@ -113,10 +125,8 @@ def examine_all(
         timeout_s=timeout_s,
     )
     if request.plugins:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "graftlm.cli.plugins.examiner"], input=msgspec.msgpack.encode(request),
-            capture_output=True,
-        )  # fmt: skip
+        command = [sys.executable, "-P", "-m", "graftlm.cli.plugins.examiner"]
+        done = run_apart(command, given=msgspec.msgpack.encode(request))
         for line in done.stdout.splitlines():
             verdict = msgspec.json.decode(line, type=Verdict)
             verdicts[verdict.plugin] = verdict
@@ -179,6 +189,7 @@ def _print(report: dict[str, Any], *, skipped: int) -> None:
     for row in rows:
         for problem in row["warnings"]:
             print(f"warning: {row['distribution']}:{row['name']} ({row['point']}): {problem}")
+    print_notes(rows)
     for problem in report["warnings"]:
         print(f"warning: {problem}")
     broken = sum(row["state"] == "broken" for row in rows)

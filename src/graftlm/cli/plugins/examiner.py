@@ -13,17 +13,20 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
 
+from graftlm.cli.plugins.left_running import end_processes, warnings_of_leftovers
 from graftlm.cli.plugins.type_checks import type_problem
 from graftlm.contracts.points import ALL_POINTS, GENERAL_PLUGINS, LORA_RESOLVERS, PLATFORM_PLUGINS
 from graftlm.plugins import PluginFailed, Role
 from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PlatformChoice, PluginPlan
 from graftlm.plugins.plugin import Plugin
+from graftlm.processes.exit_guard import guard_exits
+from graftlm.processes.failure import describe_exit
 
 #: Points whose targets the front end or the engine core import, which do without torch.
 _TORCH_FREE = frozenset(
@@ -72,7 +75,8 @@ def in_a_fork(plugin: Plugin, request: ExamineRequest) -> Verdict:
         code = 1
         try:
             os.setpgid(0, 0)
-            os.write(writer, msgspec.json.encode(examine(plugin, request)))
+            os.write(writer, msgspec.json.encode(examine(plugin, request)) + b"\n")
+            end_processes()
             code = 0
         finally:
             os._exit(code)
@@ -80,17 +84,16 @@ def in_a_fork(plugin: Plugin, request: ExamineRequest) -> Verdict:
     deadline = time.monotonic() + request.timeout_s
     data = b""
     late = False
-    while True:
+    while not data.endswith(b"\n"):  # what the plugin left running may hold the pipe for ever
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
             late = True
-            os.kill(pid, signal.SIGKILL)
             break
         if not (piece := os.read(reader, 1 << 16)):
             break
         data += piece
     os.close(reader)
-    _, status = os.waitpid(pid, 0)
+    status = _reap(pid, at_once=late)
     if late:
         return Verdict(plugin=plugin.identity, broken=[f"it took more than {request.timeout_s:g} s"])
     try:
@@ -99,9 +102,18 @@ def in_a_fork(plugin: Plugin, request: ExamineRequest) -> Verdict:
         return Verdict(plugin=plugin.identity, broken=[f"the process that examined it {_end(status)}"])
 
 
+def _reap(pid: int, *, at_once: bool) -> int:
+    """Return how a fork ended; what it started in its process group ends with it."""
+    if at_once:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    return status
+
+
 def _end(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return describe_exit(os.waitstatus_to_exitcode(status)).partition(" (")[0]
 
 
 def examine(plugin: Plugin, request: ExamineRequest) -> Verdict:
@@ -112,6 +124,7 @@ def examine(plugin: Plugin, request: ExamineRequest) -> Verdict:
     host = PluginHost(ALL_POINTS, role=Role.INSPECTOR, process="doctor", plan=plan)
     host.roles = set(Role)
     host.install()
+    guard_exits()
     with torch_clock() as clock:
         try:
             _check(host, named, verdict)
@@ -123,6 +136,7 @@ def examine(plugin: Plugin, request: ExamineRequest) -> Verdict:
         except Exception as error:
             verdict.broken.append(f"{type(error).__name__}: {error}")
     _judge_torch(named, verdict, clock["ms"])
+    verdict.warnings += warnings_of_leftovers()
     return verdict
 
 

@@ -13,6 +13,8 @@ import msgspec
 
 from graftlm.cli.plugins.explanation import Explanation
 from graftlm.plugins import Role
+from graftlm.processes.apart import run_apart
+from graftlm.processes.failure import describe_exit
 
 if TYPE_CHECKING:
     from graftlm.plugins.host import PluginHost
@@ -45,14 +47,15 @@ def inspect(host: PluginHost, request: InspectionRequest) -> Inspection:
 
     request = msgspec.structs.replace(request, plan=child_payload(host, role=Role.INSPECTOR, process="inspector"))
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "graftlm.cli.plugins.inspector"], input=msgspec.msgpack.encode(request),
-            capture_output=True, timeout=_TIMEOUT_S,
+        done = run_apart(
+            [sys.executable, "-P", "-m", "graftlm.cli.plugins.inspector"], given=msgspec.msgpack.encode(request),
+            timeout_s=_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Inspection(error=f"the helper process took more than {_TIMEOUT_S} s")
     try:
         return msgspec.msgpack.decode(done.stdout, type=Inspection)
     except msgspec.MsgspecError:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        return Inspection(error=f"the helper process ended with exit code {done.returncode}: {last[0]}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        last = lines[-1:] if done.returncode >= 0 else []
+        return Inspection(error=": ".join([f"the helper process {describe_exit(done.returncode)}", *last]))
