@@ -174,7 +174,12 @@ def test_prompts_at_once_equal_the_reference(served: Served) -> None:
     answers = served.ask_all_at_once()
 
     after = served.server.metrics()
-    assert_equal_while_sure(answers, served.references)
+    # A fast server may end the first requests before a busy client has sent the last: then nothing is scarce.
+    while served.kind != "no cache" and after["num_preemptions_total"] == before["num_preemptions_total"]:
+        assert len(answers) < 10 * len(served.prompts), "the small cache never preempts"
+        answers += served.ask_all_at_once()
+        after = served.server.metrics()
+    assert_equal_while_sure(answers, served.references * (len(answers) // len(served.references)))
     assert {answer.finish_reason for answer in answers} == {"length"}
     preempted = after["num_preemptions_total"] - before["num_preemptions_total"]
     assert (preempted > 0) == (served.kind != "no cache")
