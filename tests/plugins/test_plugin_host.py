@@ -243,6 +243,7 @@ def test_describe_lists_every_plugin_with_state_reason_and_time(site) -> None:
     rows = {row["name"]: row for row in told["plugins"]}
     assert list(rows["ops"]) == [
         "point", "name", "distribution", "version", "target", "state", "reason", "processes", "registrations", "ms",
+        "notes",
     ]  # fmt: skip
     assert rows["ops"]["state"] == "active"
     assert rows["ops"]["processes"] == {"test": "active"}

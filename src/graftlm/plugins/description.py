@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.points import GROUP_PREFIX
 from graftlm.plugins.process_host import ProcessHost
+
+if TYPE_CHECKING:
+    from graftlm.plugins.discovery import Discovery
 
 #: The worst news wins where processes differ.
 _RANK = ("failed", "active", "idle")
@@ -32,8 +36,30 @@ def describe(host: ProcessHost) -> dict[str, Any]:
             "shadows": msgspec.to_builtins(host.discovery.shadows) if host.discovery else [],
             "processes": processes,
         },
-        "plugins": [_row(host, *known) for known in _known(host)],
+        "plugins": [_row(host, *known) for known in _known(host)]
+        + (slips(host.discovery) if host.discovery else []),
     }
+
+
+def slips(discovery: Discovery) -> list[dict[str, Any]]:
+    """Return a row for each entry point in a group that no extension point has: refused, with the nearest name."""
+    return [
+        {
+            "point": unknown.group.removeprefix(GROUP_PREFIX),
+            "name": name,
+            "distribution": unknown.distribution,
+            "version": unknown.version,
+            "target": value,
+            "state": "refused",
+            "reason": unknown.reason,
+            "processes": {},
+            "registrations": [],
+            "ms": 0.0,
+            "notes": [],
+        }
+        for unknown in discovery.unknown_groups
+        for name, value in unknown.entries
+    ]
 
 
 def _known(host: ProcessHost) -> list[tuple[Plugin, str, str]]:
@@ -72,6 +98,7 @@ def _row(host: ProcessHost, plugin: Plugin, state: str, reason: str) -> dict[str
         "processes": by_process,
         "registrations": _registrations(host, plugin),
         "ms": round(ms, 2),
+        "notes": list(host.notes.get(plugin.identity, ())),
     }
 
 

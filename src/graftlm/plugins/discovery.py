@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from graftlm.plugins.manifest import Manifest, PluginTable, Setting, read_manifest
+from graftlm.plugins.manifest import MANIFEST, Manifest, PluginTable, Setting, read_manifest
+from graftlm.plugins.order import unbound_names
 from graftlm.plugins.plugin import BUILT_IN_DISTRIBUTIONS, Plugin, normalized
 from graftlm.plugins.points import GROUP_PREFIX, ExtensionPoint
 from graftlm.plugins.spelling import nearest
@@ -35,11 +36,21 @@ class Shadow(msgspec.Struct, frozen=True):
 
 
 class UnknownGroup(msgspec.Struct, frozen=True):
-    """An entry-point group with our prefix that no extension point has: most likely a slip."""
+    """An entry-point group with our prefix that no extension point has: most likely a slip.
+
+    `entries` are name and value of what stands in it, and takes no part.
+    """
 
     group: str
     distribution: str
     hint: str
+    version: str = ""
+    entries: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why nothing in it takes part."""
+        return f"no extension point has the group {self.group!r}" + (f"; {self.hint}" if self.hint else "")
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +62,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """Distribution → flag → names that its code says it will register."""
     shadows: tuple[Shadow, ...] = ()
     unknown_groups: tuple[UnknownGroup, ...] = ()
+    notes: dict[str, list[str]] = {}
+    """Identity of a plugin → what is odd about it, and no error."""
     searched: int = 0
     ms: float = 0.0
 
@@ -108,6 +121,7 @@ def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
         choices=choices,
         shadows=tuple(shadows),
         unknown_groups=tuple(unknown),
+        notes=unbound_names(plugins),
         searched=searched,
         ms=(time.perf_counter() - started) * 1000,
     )
@@ -155,8 +169,6 @@ def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list
     for entry in entries:
         point = by_group[entry.group]
         table = manifest.plugin.get(f"{point.name}={entry.name}") or manifest.plugin.get(entry.name, PluginTable())
-        outside = [role.value for role in table.roles if role not in point.roles]
-        reason = f"its manifest asks for role {outside[0]!r}, which {point.name} does not have" if outside else ""
         plugin = Plugin(
             point=point.name,
             name=entry.name,
@@ -170,10 +182,25 @@ def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list
             before=tuple(table.before),
             after=tuple(table.after),
             replaces=tuple(table.replaces),
-            refused=refused or reason,
         )
-        plugins.append(plugin)
+        reason = refused or _wrong_table(plugin, point)
+        plugins.append(msgspec.structs.replace(plugin, refused=reason) if reason else plugin)
     return plugins, manifest
+
+
+def _wrong_table(plugin: Plugin, point: ExtensionPoint[Any]) -> str:
+    """Say what a [plugin.NAME] table asks for that this plugin cannot have, or ""."""
+    place = f"its {MANIFEST}, [plugin.{plugin.name}]"
+    outside = [role for role in plugin.roles if role not in point.roles]
+    if outside:
+        return f"{place} asks for role {outside[0]!r}, which {point.name} does not have"
+    for key, names in (("before", plugin.before), ("after", plugin.after)):
+        if oneself := [name for name in names if plugin.answers_to(name)]:
+            return (
+                f"{place} {key} = [{oneself[0]!r}] names the plugin itself; name another plugin "
+                "(distribution:NAME where it has the same name), or take it out"
+            )
+    return ""
 
 
 def _stray_table(
@@ -191,7 +218,16 @@ def _stray_table(
 def _unknown(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> list[UnknownGroup]:
     name = found.dist.metadata["Name"]
     groups = sorted({e.group for e in found.entries} - set(by_group))
-    slips = [UnknownGroup(group, name, nearest(group, by_group)) for group in groups]
+    slips = [
+        UnknownGroup(
+            group,
+            name,
+            nearest(group, by_group),
+            found.dist.version,
+            tuple(sorted((e.name, e.value) for e in found.entries if e.group == group)),
+        )
+        for group in groups
+    ]
     for slip in slips:
         logger.warning(
             "plugin_group_unknown group=%s distribution=%s: no extension point has this name; %s",

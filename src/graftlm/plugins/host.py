@@ -65,6 +65,8 @@ class PluginHost:
         """The Platform object once it is resolved; `graftlm.platforms` keeps it here."""
         self.invariants: list[Callable[[], None]] = []
         """Called after each general plugin, within its transaction: what one raises is that plugin's fault."""
+        self.notes: dict[str, list[str]] = {k: list(v) for k, v in discovery.notes.items()} if discovery else {}
+        """Identity of a plugin → what is odd about it, and no error; see `note`."""
         self._settings = dict(plan.settings if plan else settings or {})
         self._given = plan
         self._plan: PluginPlan | None = plan
@@ -175,6 +177,15 @@ class PluginHost:
         self.outcomes[plugin.identity] = Outcome("failed", f"{phase}: {type(cause).__name__}: {cause}", ms)
         self.ledger.record("failed", plugin=plugin.label, point=plugin.point, phase=phase, error=repr(cause))
         return error
+
+    def note(self, plugin: Plugin, text: str) -> bool:
+        """Keep what is odd about a plugin, and no error, for `describe`; False when it was known already."""
+        held = self.notes.setdefault(plugin.identity, [])
+        if text in held:
+            return False
+        held.append(text)
+        self.ledger.record("noted", plugin=plugin.label, point=plugin.point, note=text)
+        return True
 
     def settings(self, name: str) -> dict[str, Any]:
         """Return the settings of a distribution, or of the distribution of the plugin of that name or label."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from graftlm.plugins.errors import PluginCycle
 from graftlm.plugins.plugin import Plugin, normalized
+from graftlm.plugins.spelling import nearest
 
 
 def in_order(plugins: Sequence[Plugin]) -> list[Plugin]:
@@ -39,6 +40,30 @@ def in_order(plugins: Sequence[Plugin]) -> list[Plugin]:
     if waiting:
         raise PluginCycle([rank[i].label for i in _circle(followers, set(waiting))])
     return ordered
+
+
+def unbound_names(plugins: Sequence[Plugin]) -> dict[str, list[str]]:
+    """Return plugin identity -> a note on each name in its `before` and `after` that means nobody here.
+
+    That is no error: the other plugin may rightly be absent.
+    """
+    notes: dict[str, list[str]] = {}
+    for plugin in plugins:
+        here = [p for p in plugins if p.point == plugin.point and p is not plugin]
+        for key, names in (("before", plugin.before), ("after", plugin.after)):
+            for name in names:
+                if not any(p.answers_to(name) for p in (plugin, *here)):
+                    notes.setdefault(plugin.identity, []).append(_note(plugin, key, name, plugins))
+    return notes
+
+
+def _note(plugin: Plugin, key: str, name: str, plugins: Sequence[Plugin]) -> str:
+    said = f"{key} = [{name!r}] binds nothing: no plugin of {plugin.point} that is installed is called so"
+    if elsewhere := next((p for p in plugins if p.answers_to(name)), None):
+        return f"{said}, and {elsewhere.label} is one of {elsewhere.point}; order binds plugins of one point"
+    here = [p for p in plugins if p.point == plugin.point and p is not plugin]
+    cure = nearest(name, [spelling for p in here for spelling in (p.name, p.label)])
+    return f"{said}{'; ' if cure else ''}{cure}"
 
 
 def _circle(followers: dict[int, set[int]], among: set[int]) -> list[int]:

@@ -31,6 +31,7 @@ class ProcessHost(Protocol):
     outcomes: dict[str, Outcome]
     children: dict[str, Report]
     invariants: list[Callable[[], None]]
+    notes: dict[str, list[str]]
 
     @property
     def decisions(self) -> tuple[Decision, ...]: ...

@@ -144,7 +144,7 @@ class Registry(Generic[T]):
         opened = current_transaction()
         if entry.via == "general" and opened is not None:
             opened.steps.append(step)
-        else:
+        elif entry.via != "engine":  # which only tells when a module of ours happened to be imported
             record("registered", plugin=entry.plugin, **facts)
 
     def _step(self, entry: Entry, facts: dict[str, Any]) -> Step:

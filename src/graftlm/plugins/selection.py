@@ -128,14 +128,15 @@ def _spellings(discovery: Discovery, point: str) -> list[str]:
 
 
 def _hint(name: str, discovery: Discovery) -> str:
-    if shadow := next((shadow for shadow in discovery.shadows if shadow.differs), None):
+    """Say what may be why nothing is called `name`: first of all an unknown group with that very name in it."""
+    meant = [s for s in discovery.unknown_groups if name in (entry for entry, _ in s.entries)]
+    shadow = next((s for s in discovery.shadows if s.differs), None)
+    if shadow is not None and not meant:
         return (
             f"{shadow.distribution} is installed twice; {shadow.used_location} is used, {shadow.location} is not."
         )
-    if discovery.unknown_groups:
-        slip = discovery.unknown_groups[0]
-        return f"{slip.distribution} has entry points in {slip.group!r}, which is no extension point; {slip.hint}"
-    return ""
+    slip = next(iter((*meant, *discovery.unknown_groups)), None)
+    return f"{slip.distribution} has entry points in {slip.group!r}: {slip.reason}." if slip is not None else ""
 
 
 def _settle_duplicates(decisions: list[Decision]) -> list[Decision]:

@@ -112,17 +112,19 @@ def _platform(asked: Asked, name: str) -> list[Explanation]:
 def _plugin(asked: Asked, name: str) -> list[Explanation]:
     found = described.explain_plugins(asked.description, name)
     for explanation in found:
-        explanation.facts |= _declared(asked.host, explanation.name)
+        explanation.facts |= _declared(asked.host, explanation.name, point=explanation.facts["point"])
     return found
 
 
-def _declared(host: PluginHost, label: str) -> dict[str, Any]:
-    """What metadata and manifest say of a plugin."""
-    plugin = next(p for p in host.known_plugins if p.label == label)
-    point = host.points[plugin.point]
+def _declared(host: PluginHost, label: str, *, point: str) -> dict[str, Any]:
+    """What metadata and manifest say of a plugin; nothing of an entry point in a group that no point has."""
+    plugin = next((p for p in host.known_plugins if (p.point, p.label) == (point, label)), None)
+    if plugin is None:
+        return {}
     return {
         "roles": list(plugin.roles), "before": list(plugin.before), "after": list(plugin.after),
-        "replaces": list(plugin.replaces), "settings": host.settings(label), "imported": point.imported,
+        "replaces": list(plugin.replaces), "settings": host.settings(label),
+        "imported": host.points[point].imported,
     }  # fmt: skip
 
 

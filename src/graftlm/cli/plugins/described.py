@@ -181,7 +181,7 @@ def explain_plugins(description: Description, name: str) -> list[Explanation]:
         facts = {
             "distribution": owner_of(row), "point": row["point"], "target": row["target"],
             "processes": row.get("processes", {}), "ms": row.get("ms"),
-            "registrations": row.get("registrations", []),
+            "registrations": row.get("registrations", []), "notes": row.get("notes", []),
             "did": [f"{e['event']} in {e['process']}" for e in mine],
         }  # fmt: skip
         found.append(Explanation(kind="plugin", name=label, answer=row["state"], why=row["reason"], facts=facts))

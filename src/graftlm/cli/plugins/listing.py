@@ -10,11 +10,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from graftlm.cli.plugins.table import print_table
+from graftlm.cli.plugins.table import print_notes, print_table
 from graftlm.cli.startup import add_selection_flags, make_parser, start_plugins, start_selection_command
 from graftlm.config.arguments import ArgumentParser, Arguments
 from graftlm.contracts.errors import GraftlmError
 from graftlm.contracts.points import ALL_POINTS
+from graftlm.plugins.description import slips
 from graftlm.plugins.discovery import discover
 from graftlm.plugins.errors import PluginError
 
@@ -47,6 +48,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         print(json.dumps(description, indent=2, ensure_ascii=False))
     else:
         print_table(COLUMNS, description["plugins"])
+        print_notes(description["plugins"])
     if error is not None:
         raise error
     return 0
@@ -67,8 +69,10 @@ def try_to_start(arguments: Arguments) -> tuple[PluginHost | None, PluginError |
 
 def found_plugins() -> list[dict[str, Any]]:
     """List what is installed where nothing could be decided; the error that follows says why."""
-    return [
+    discovery = discover(ALL_POINTS)
+    return slips(discovery) + [
         {"point": p.point, "name": p.name, "distribution": p.distribution, "version": p.version,
-         "state": "refused" if p.refused else "undecided", "reason": p.refused or "the start is refused"}
-        for p in discover(ALL_POINTS).plugins
+         "state": "refused" if p.refused else "undecided", "reason": p.refused or "the start is refused",
+         "notes": discovery.notes.get(p.identity, [])}
+        for p in discovery.plugins
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 #: The colour of a row, by the word in its state column.
 _STYLES = {
@@ -31,6 +32,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], *,
     for row, source in zip(cells, rows, strict=True):
         table.add_row(*row, style=_STYLES.get(str(source.get(state))))
     Console(markup=False, highlight=False).print(table)
+
+
+def print_notes(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print what is odd about plugins, and no error, a line each."""
+    for row in rows:
+        for note in row.get("notes", ()):
+            print(f"note: {row['distribution']}:{row['name']} ({row['point']}): {note}")
 
 
 def aligned(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
