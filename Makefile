@@ -4,7 +4,9 @@
 #   make test  [ARGS='-k scheduler']  install what tests need, run all of them
 #   make check                        style, types, imports, structure
 #   make check-kernels                the native kernels under sanitizers
-#   make fmt · make bench · make docs · make install · make clean
+#   make bench                        graftlm beside transformers, and what plugins cost
+#   make bench-check [BASE=HEAD~1]    is this commit slower than an earlier one?
+#   make fmt · make docs · make install · make clean
 
 PYTHON ?= python3
 MODEL ?= demo
@@ -17,11 +19,11 @@ COMPILER := $(or $(shell command -v c++),$(shell command -v g++),$(shell command
 KERNEL_SOURCES := kernels/pyproject.toml kernels/CMakeLists.txt $(wildcard kernels/native/* kernels/src/*/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check check-kernels fmt bench docs clean
+.PHONY: help install serve test check check-kernels fmt bench bench-check docs clean
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 9
 
 # pip, not uv: pip takes a torch wheel for the CPU that already lies on the machine. pip and setuptools stay in
 # .venv, since `graftlm fetch demo` and the plugin tests call them.
@@ -87,6 +89,11 @@ fmt: $(STAMPS)/check
 bench: $(STAMPS)/test $(STAMPS)/kernels
 	$(BIN)/python -m benchmarks.peers --transformers $(ARGS)
 	$(BIN)/python -m benchmarks.plugins
+
+# Fails only on a difference that its own spread cannot explain; some five minutes of a quiet machine.
+BASE ?= HEAD~1
+bench-check: $(STAMPS)/test $(STAMPS)/kernels
+	$(BIN)/python -m benchmarks.regression --base $(BASE) $(ARGS)
 
 # The pages under docs/ are plain Markdown; their tables are written from the code, and what can rot is tested.
 docs: $(STAMPS)/check

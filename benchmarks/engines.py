@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -58,15 +58,22 @@ class Flags(msgspec.Struct, frozen=True):
 
 
 def graftlm(name: str, *, python: str, model: str, terms: Terms, flags: Flags) -> HttpPeer:
-    """`graftlm serve`, run by the interpreter of its environment."""
-    words = [model, f"--max-model-len={terms.context}", f"--max-num-seqs={terms.slots}",
-             f"--threads-per-worker={terms.threads}", *flags.words]  # fmt: skip
+    """`graftlm serve` on the same terms as the others."""
+    words = (f"--max-model-len={terms.context}", f"--max-num-seqs={terms.slots}",
+             f"--threads-per-worker={terms.threads}", *flags.words)  # fmt: skip
+    return graftlm_serve(
+        name, python=python, words=(model, *words), environment={**terms.temporary(name), **dict(flags.environment)}
+    )
+
+
+def graftlm_serve(name: str, *, python: str, words: Sequence[str], environment: Mapping[str, str]) -> HttpPeer:
+    """`graftlm serve` with these words, run by the interpreter of its environment."""
     return HttpPeer(
         name=name,
-        version=last_word(run([python, "-m", "graftlm", "--version"])),
+        version=run([python, "-m", "graftlm", "--version"]).split()[-1],
         command=lambda port: [python, "-m", "graftlm", "serve", *words, "--host=127.0.0.1", f"--port={port}"],
-        settings=said("graftlm serve", words, flags),
-        environment={**terms.temporary(name), **dict(flags.environment)},
+        settings=said("graftlm serve", words, environment),
+        environment=environment,
         extra=GREEDY,
     )
 
@@ -79,7 +86,7 @@ def llama_cpp(name: str, *, program: str, model: str, terms: Terms, flags: Flags
         name=name,
         version=run([program, "--version"]).splitlines()[0].removeprefix("version: "),
         command=lambda port: [program, "--model", model, *words, "--host", "127.0.0.1", "--port", f"{port}"],
-        settings=said("llama-server", words, flags),
+        settings=said("llama-server", words, dict(flags.environment)),
         environment={**terms.temporary(name), **dict(flags.environment)},
         extra={**GREEDY, "cache_prompt": True},
     )
@@ -114,7 +121,7 @@ def vllm(name: str, *, python: str, checkpoint: Path, terms: Terms, flags: Flags
         name=name,
         version=version.split()[0],
         command=lambda port: [*main, *words, "--host", "127.0.0.1", "--port", f"{port}"],
-        settings=said("vllm serve", words, flags),
+        settings=said("vllm serve", words, environment),
         environment=environment,
         extra=GREEDY,
     )
@@ -176,11 +183,7 @@ def run(command: Sequence[str]) -> str:
     return text
 
 
-def last_word(text: str) -> str:
-    return text.split()[-1]
-
-
-def said(program: str, words: Sequence[str], flags: Flags) -> str:
-    """Return what a reader types to start the same, without host, port and model."""
-    variables = [f"{name}={value}" for name, value in flags.environment]
-    return " ".join([*variables, program, *words])
+def said(program: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return what a reader types to start the same, without host, port and scratch folder."""
+    variables = [f"{name}={value}" for name, value in environment.items() if name not in ("TMPDIR", "PYTHONPATH")]
+    return shlex.join([*variables, program, *words])

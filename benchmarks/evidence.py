@@ -3,9 +3,9 @@
 Both sides are measured once in each round, one right after the other, and which comes first changes from round to
 round. If nothing but chance parts them, each round's ratio could as well have been its inverse. The *sign-flip
 test* asks how often a mean of log ratios as far from zero as the one seen would come about that way; with up to 16
-rounds all 2ⁿ ways are counted. Several figures are judged together, slower and faster, so their probabilities are held to
-Holm's limits: the chance that *any* of them is called different by accident stays below `family_error`. What is
-smaller than `tolerance` is nobody's concern, however sure.
+rounds all 2ⁿ ways are counted. Several figures are judged together, slower and faster, so their probabilities are
+held to Holm's limits: the chance that *any* of them is called different by accident stays below `family_error`.
+What is smaller than `tolerance` is nobody's concern, however sure.
 
 It measures nothing.
 """

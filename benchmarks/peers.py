@@ -23,7 +23,7 @@ from benchmarks.engines import Flags, Terms
 from benchmarks.export import export
 from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY
 from benchmarks.peer import Peer
-from benchmarks.rounds import end_servers_when_terminated, measure_rounds
+from benchmarks.rounds import end_servers_when_terminated, measure_rounds, say
 from benchmarks.tables import as_json, comparison, page, print_and_keep, write_between
 from benchmarks.transformers_peer import TransformersPeer
 from graftlm.cli.bench import report
@@ -116,7 +116,7 @@ def compare(options: argparse.Namespace) -> int:
         result["peers"] = {peer.name: {"version": peer.version, "settings": peer.settings} for peer in peers}
         loads = [load.shortened() if options.quick else load for load in LOADS if load.key in options.rows]
         results = measure_rounds(
-            peers, loads, rounds=rounds, say=say, start_row=START_ROW in options.rows, vocab_size=options.vocab_size
+            peers, loads, rounds=rounds, start_row=START_ROW in options.rows, vocab_size=options.vocab_size
         )
     result |= as_json(results, ours=OURS)
     text = page(result, comparison(results, ours=OURS), results.failures)
@@ -191,10 +191,6 @@ def parse_variant(text: str, kinds: Sequence[str]) -> tuple[str, str, Flags]:
             f"--also={text!r}: there is no {word!r} in this run, only {', '.join(kinds)}; say where it is"
         )
     return kind, name, Flags.parse(flags)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

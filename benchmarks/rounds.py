@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -21,7 +21,15 @@ from graftlm.contracts.errors import GraftlmError
 #: What a peer's failure looks like from outside; anything else is a bug of ours.
 _FAILURES = (GraftlmError, OSError, subprocess.SubprocessError)
 
-Say = Callable[[str], None]
+
+class Failed(msgspec.Struct):
+    """A row that a peer did not manage; fatal when there is nothing left to ask."""
+
+    words: str
+    fatal: bool
+
+
+Outcome = dict[Figure, float] | Failed
 
 
 class Results(msgspec.Struct):
@@ -29,6 +37,15 @@ class Results(msgspec.Struct):
 
     figures: dict[str, dict[Figure, list[float | None]]]
     failures: dict[str, dict[str, str]]
+
+    def keep(self, peer: str, row: str, outcome: Outcome, *, turn: int) -> None:
+        """Keep what came of a row in a round; of failures the first words."""
+        if isinstance(outcome, Failed):
+            self.failures[peer].setdefault(row, outcome.words)
+            return
+        for figure, value in outcome.items():
+            column = self.figures[peer].setdefault(figure, [])
+            column += [None] * (turn - len(column)) + [value]
 
     def values(self, peer: str, figure: Figure) -> list[float]:
         return [value for value in self.figures[peer].get(figure, []) if value is not None]
@@ -45,43 +62,35 @@ class Results(msgspec.Struct):
 
 
 def measure_rounds(
-    peers: Sequence[Peer], loads: Sequence[Load], *, rounds: int, say: Say, start_row: bool = True,
+    peers: Sequence[Peer],
+    loads: Sequence[Load],
+    *,
+    rounds: int,
+    start_row: bool = True,
     vocab_size: int = VOCABULARY,
-) -> Results:  # fmt: skip
-    """Measure all peers `rounds` times. A peer that cannot be started, or dies, is not tried again."""
+) -> Results:
+    """Measure all peers `rounds` times. One that cannot be started, or dies, is not tried again."""
     results = Results({peer.name: {} for peer in peers}, {peer.name: {} for peer in peers})
     given_up: set[str] = set()
     for turn in range(rounds):
-        for peer in turned(peers, turn):
-            if peer.name in given_up:
-                continue
+        for peer in [peer for peer in turned(peers, turn) if peer.name not in given_up]:
             say(f"round {turn + 1} of {rounds}: {peer.name}")
-            seed = 1000 * turn
-            for row, outcome in one_round(peer, loads, seed=seed, vocab_size=vocab_size):
-                match outcome:
-                    case Failed(words=words, fatal=fatal):
-                        say(f"  {row}: failed: {words.splitlines()[0]}")
-                        results.failures[peer.name].setdefault(row, words)
-                        given_up |= {peer.name} if fatal else set()
-                    case found:
-                        say(f"  {row}: " + " · ".join(f"{value:.4g}" for value in found.values()))
-                        for figure, value in found.items():
-                            if row != START_ROW or start_row:
-                                column = results.figures[peer.name].setdefault(figure, [])
-                                column += [None] * (turn - len(column)) + [value]
+            for row, outcome in one_round(peer, loads, seed=1000 * turn, vocab_size=vocab_size):
+                say(f"  {row}: {_in_short(outcome)}")
+                if row != START_ROW or start_row or isinstance(outcome, Failed):
+                    results.keep(peer.name, row, outcome, turn=turn)
+                if isinstance(outcome, Failed) and outcome.fatal:
+                    given_up.add(peer.name)
     return results
 
 
-class Failed(msgspec.Struct):
-    """A row that a peer did not manage; fatal when there is nothing left to ask."""
+def _in_short(outcome: Outcome) -> str:
+    if isinstance(outcome, Failed):
+        return f"failed: {outcome.words.splitlines()[0]}"
+    return " · ".join(f"{value:.4g}" for value in outcome.values())
 
-    words: str
-    fatal: bool
 
-
-def one_round(
-    peer: Peer, loads: Sequence[Load], *, seed: int, vocab_size: int
-) -> Iterator[tuple[str, dict[Figure, float] | Failed]]:
+def one_round(peer: Peer, loads: Sequence[Load], *, seed: int, vocab_size: int) -> Iterator[tuple[str, Outcome]]:
     """Launch a peer, yield each row with what came of it, and end the peer."""
     try:
         running = peer.start()
@@ -109,6 +118,11 @@ def measure_load(running: RunningPeer, load: Load, *, seed: int, vocab_size: int
     running.send(warm_up.prompts(seed=seed + 1, vocab_size=vocab_size), at_once=load.at_once)
     exchanges, seconds = running.send(load.prompts(seed=seed, vocab_size=vocab_size), at_once=load.at_once)
     return load.figures(exchanges, seconds)
+
+
+def say(text: str) -> None:
+    """Tell the person who waits; results go to standard output, this does not."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def turned(peers: Sequence[Peer], turn: int) -> list[Peer]:
