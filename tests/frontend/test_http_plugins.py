@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -106,7 +107,7 @@ def test_a_failing_endpoint_is_a_500_that_names_the_plugin() -> None:
         assert "ValueError: no greeting left" in error["message"]
         assert error["code"] == "plugin_failed"
         assert 'graftlm:plugin_errors_total{plugin="greetings:greeter"} 1.0' in metrics
-        assert 'graftlm:plugin_state{distribution="greetings",plugin="greeter"' in metrics
+        assert 'graftlm:plugin_state{distribution="greetings",plugin="greetings:greeter"' in metrics
         assert httpx.get(f"{server.url}/plugins/greeter/hello").status_code == 200
 
 
@@ -118,6 +119,19 @@ def test_metrics_count_the_time_in_a_platforms_hooks() -> None:
         metrics = httpx.get(f"{server.url}/metrics").text
 
     assert 'graftlm:plugin_call_seconds_total{plugin="acme:chip"} 1.5' in metrics
+
+
+def test_a_plugin_has_one_label_in_all_metrics() -> None:
+    """So that states, errors and seconds can be joined: `plugin` is distribution:name everywhere."""
+    host = host_with(Greeter)
+    host.ledger.record("hook_called", plugin="greetings:greeter", hook="set_device", ms=1.0)
+    with HttpServer(plugin_host=host) as server:
+        httpx.get(f"{server.url}/plugins/greeter/broken")
+        metrics = httpx.get(f"{server.url}/metrics").text
+
+    families = dict(re.findall(r'^graftlm:(plugin_\w+)\{[^}]*plugin="([^"]*)"', metrics, re.M))
+    assert families.keys() >= {"plugin_state", "plugin_errors_total", "plugin_call_seconds_total"}
+    assert set(families.values()) == {"greetings:greeter"}
 
 
 def test_the_api_key_applies_and_core_routes_cannot_be_shadowed() -> None:

@@ -159,8 +159,8 @@ class PrometheusMetrics(Collector):
         host = self._llm.host if self._llm is not None else None
         seconds = dict(self._plugin_seconds)
         for row in host.describe()["plugins"] if host is not None else ():
-            states.add_metric([row["name"], *(row[label] for label in labels[1:])], 1)
             label = f"{row['distribution']}:{row['name']}"
+            states.add_metric([label, *(row[fact] for fact in labels[1:])], 1)
             seconds[label] = seconds.get(label, 0.0) + row["ms"] / 1000
         for event in host.events() if host is not None else ():
             if event["event"] == "hook_called":  # of the platform, in any process
