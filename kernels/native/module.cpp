@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
 
 #include "all_reduce.h"
@@ -98,6 +99,23 @@ static void broadcast(SharedGroup& group, Address x, int64_t bytes, int source) 
   run_kept([=, &group](const StepInputs&) { group.broadcast(pointer<void>(x), bytes, source); });
 }
 
+// Each thread's share is one chunk, since a ceiling is what all of them reach together.
+static int64_t peak(bool wide, int64_t rounds) {
+  const Path& path = current_path();
+  std::atomic<int64_t> products{0};
+  for_chunks(num_threads(), [&](int64_t, int) { products += path.peak(wide, rounds); });
+  return products;
+}
+
+static int64_t read_through(Address from, int64_t bytes) {
+  const Path& path = current_path();
+  std::atomic<int64_t> sum{0};
+  for_ranges(bytes / 4096, 64, [&](int64_t begin, int64_t end) {
+    sum += path.read_through(pointer<char>(from) + begin * 4096, (end - begin) * 4096);
+  });
+  return sum;
+}
+
 // One layer's attention: what stays the same from step to step is given once.
 class AttentionLayer {
  public:
@@ -162,6 +180,8 @@ NB_MODULE(_native, m) {
   m.def("use_path", [](const char* name) { use_path(name); }, "Run another instruction set; an empty name: the best.");
   m.def("num_threads", &num_threads);
   m.def("set_num_threads", &set_num_threads, "Threads that compute, the caller included; started at the first use.");
+  m.def("peak", &peak, NoGil(), "Multiply-adds of `rounds` on every thread, registers with registers: a ceiling to time.");
+  m.def("read_through", &read_through, NoGil(), "Read memory by all threads: a ceiling to time.");
   nb::class_<PackedMatrix>(m, "PackedMatrix")
       .def("__init__",
           [](PackedMatrix* self, int format, int64_t outputs, int64_t columns) {

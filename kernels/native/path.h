@@ -176,6 +176,10 @@ struct Path {
   void (*attend)(const AttentionJob&, const AttentionTask&, float* scratch);
   void (*sum)(const SumJob&, int64_t begin, int64_t end);
   void (*best)(const BestJob&, int64_t row_begin, int64_t row_end);
+  // What nothing can pass, for benchmarks: multiply-adds done by so many rounds of registers with registers, of
+  // activations in 16 bits or 8; and memory read in order.
+  int64_t (*peak)(bool wide, int64_t rounds);
+  int64_t (*read_through)(const void* from, int64_t bytes);
 };
 
 const Path& generic_path();

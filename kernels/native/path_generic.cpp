@@ -4,13 +4,15 @@
 
 #include "attention_kernels.h"
 #include "linear_kernels.h"
+#include "peak_kernels.h"
 #include "row_kernels.h"
 
 namespace graftlm {
 
 const Path& generic_path() {
-  static constexpr Path path{
-      "generic", generic::quantize, generic::linear, generic::rms_norm, generic::silu_and_mul, generic::rotate, generic::write_cache, generic::attend, generic::sum, generic::best};
+  static constexpr Path path{"generic", generic::quantize, generic::linear, generic::rms_norm,
+      generic::silu_and_mul, generic::rotate, generic::write_cache, generic::attend, generic::sum, generic::best,
+      generic::peak, generic::read_through};
   return path;
 }
 

@@ -1,0 +1,192 @@
+"""Integer matrices beside the ceilings of this machine: how near each kernel comes to what nothing can pass.
+
+Two ceilings are measured in the same run, by all threads: multiply-adds from registers with the instructions that
+the kernels use, and memory read in order. A call cannot take less time than the larger of its multiply-adds by the
+one and its weights' bytes by the other; the table says which, the rate, and the share of the ceiling that it is.
+
+    python kernels/bench.py linear                            # the layers of the demo model, every path and format
+    python kernels/bench.py linear --paths avx2 --rows 1 32 --shapes 8192x2048 --json result.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from graftlm_kernels import _native
+from graftlm_kernels.native import BLOCK_COLUMNS, BLOCK_FORMATS, PackedWeight
+
+PATHS = ("generic", "avx2", "avx512")
+#: The layers of SmolLM2-135M, outputs x inputs.
+SHAPES = ("960x576", "576x576", "3072x576", "576x1536", "49152x576")
+ROWS = (1, 8, 32, 128, 512)
+#: Copies of a matrix take turns until they are larger than any cache, as the layers of a model are.
+COLD_BYTES = 160 << 20
+PIECE_BYTES = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Ceiling:
+    """Rates that nothing on this machine can pass: multiply-adds per second, and bytes per second."""
+
+    products: float
+    bytes: float
+
+    def seconds(self, products: int, num_bytes: int) -> float:
+        return max(products / self.products, num_bytes / self.bytes)
+
+    def is_memory(self, products: int, num_bytes: int) -> bool:
+        return num_bytes / self.bytes > products / self.products
+
+
+def best_seconds(call: Callable[[], Any], *, budget_s: float, least: int = 5) -> float:
+    """Return the shortest of many calls: what others do on the machine only ever adds to it."""
+    best, done, end = float("inf"), 0, time.perf_counter() + budget_s
+    while done < least or time.perf_counter() < end:
+        begin = time.perf_counter()
+        call()
+        best, done = min(best, time.perf_counter() - begin), done + 1
+    return best
+
+
+def measure_ceiling(*, wide: bool, budget_s: float) -> Ceiling:
+    """Measure the path that runs now, in pieces as short as a kernel's calls: others interrupt few of them."""
+    rounds, products = 1 << 10, 0
+    while True:
+        begin = time.perf_counter()
+        products = _native.peak(wide, rounds)
+        if time.perf_counter() - begin > 2e-4:
+            break
+        rounds *= 2
+    seconds = best_seconds(lambda: _native.peak(wide, rounds), budget_s=budget_s)
+    memory = torch.zeros(COLD_BYTES, dtype=torch.uint8)
+    places = itertools.cycle(range(memory.data_ptr(), memory.data_ptr() + COLD_BYTES, PIECE_BYTES))
+    read = best_seconds(lambda: _native.read_through(next(places), PIECE_BYTES), budget_s=budget_s)
+    return Ceiling(products / seconds, PIECE_BYTES / read)
+
+
+def make_matrices(format: str, outputs: int, inputs: int) -> list[PackedWeight]:
+    """Pack copies of one random matrix, enough of them to be cold when their turn comes."""
+    code, block_bytes = BLOCK_FORMATS[format]
+    blocks = torch.randint(0, 256, (outputs * inputs // BLOCK_COLUMNS, block_bytes), dtype=torch.uint8)
+    blocks[:, :2] = torch.full((len(blocks), 1), 0.01, dtype=torch.float16).view(torch.uint8)
+    rows = blocks.view(outputs, -1)
+    count = max(1, COLD_BYTES // rows.numel())
+    matrices = [PackedWeight(code, output_size=outputs, input_size=inputs) for _ in range(count)]
+    for matrix in matrices:
+        matrix.load(rows, offset=0)
+    return matrices
+
+
+def rows_of_table(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure every shape in every format on every path, with as many rows as asked for."""
+    for shape in args.shapes:
+        outputs, inputs = (int(size) for size in shape.split("x"))
+        for format in args.formats:
+            matrices = make_matrices(format, outputs, inputs)
+            for path in args.paths:
+                _native.use_path(path)
+                for bits in (16, 8) if format != "Q8_0" else (16,):
+                    if bits in args.activations:
+                        yield from measure(args, matrices, {"path": path, "format": format, "activations": bits})
+
+
+def measure(
+    args: argparse.Namespace, matrices: list[PackedWeight], facts: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    first, wide = matrices[0], facts["activations"] == 16
+    ceiling = ceiling_of(facts["path"], wide, args.budget_s)
+    for matrix in matrices:
+        matrix.matrix.set_wide(wide)
+    for count in args.rows:
+        x, y = torch.randn(count, first.input_size), torch.empty(count, first.output_size)
+        turn = 0
+
+        def call(x: torch.Tensor = x, y: torch.Tensor = y) -> None:
+            nonlocal turn
+            turn = (turn + 1) % len(matrices)
+            matrices[turn].multiply_into(x, None, y, y.data_ptr(), y.size(1))
+
+        call()
+        seconds = best_seconds(call, budget_s=args.budget_s)
+        products = count * first.output_size * first.input_size
+        yield {
+            **facts, "outputs": first.output_size, "inputs": first.input_size, "rows": count,
+            "microseconds": seconds * 1e6, "gop_per_s": 2e-9 * products / seconds,
+            "gb_per_s": 1e-9 * first.num_bytes / seconds,
+            "bound": "memory" if ceiling.is_memory(products, first.num_bytes) else "products",
+            "share": ceiling.seconds(products, first.num_bytes) / seconds,
+        }  # fmt: skip
+
+
+_ceilings: dict[tuple[str, bool], Ceiling] = {}
+
+
+def ceiling_of(path: str, wide: bool, budget_s: float) -> Ceiling:
+    """Return what was measured for a path, once a run."""
+    if (path, wide) not in _ceilings:
+        _ceilings[path, wide] = measure_ceiling(wide=wide, budget_s=4 * budget_s)
+    return _ceilings[path, wide]
+
+
+def available_paths() -> list[str]:
+    found = []
+    for path in PATHS:
+        try:
+            _native.use_path(path)
+        except RuntimeError:
+            continue
+        found.append(path)
+    return found
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--paths", nargs="*", default=available_paths(), choices=PATHS)
+    parser.add_argument("--formats", nargs="*", default=[*BLOCK_FORMATS], choices=[*BLOCK_FORMATS])
+    parser.add_argument("--activations", nargs="*", type=int, default=[16, 8], choices=[16, 8], metavar="BITS")
+    parser.add_argument("--shapes", nargs="*", default=SHAPES, metavar="OUTPUTSxINPUTS")
+    parser.add_argument("--rows", nargs="*", type=int, default=ROWS)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--budget-s", type=float, default=0.1, help="Seconds of each measurement.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="Write everything as JSON, too.")
+    args = parser.parse_args(argv)
+    _native.set_num_threads(args.threads)
+    print(f"{args.threads} threads; Gop/s count a multiply-add as two; least time of each call")
+    heads = ("outputs x inputs", "format", "path", "act", "rows", "us", "Gop/s", "GB/s", "bound", "of ceiling")
+    print("{:>16} {:>6} {:>8} {:>4} {:>5} {:>10} {:>8} {:>7} {:>9} {:>11}".format(*heads))
+    found = []
+    for row in rows_of_table(args):
+        found.append(row)
+        print(
+            f"{row['outputs']:>8} x {row['inputs']:<5} {row['format']:>6} {row['path']:>8} {row['activations']:>4} "
+            f"{row['rows']:>5} {row['microseconds']:>10.1f} {row['gop_per_s']:>8.1f} {row['gb_per_s']:>7.2f} "
+            f"{row['bound']:>9} {row['share']:>10.0%}",
+            flush=True,
+        )
+    ceilings = [
+        {"path": path, "activations": 16 if wide else 8, "gop_per_s": 2e-9 * c.products, "gb_per_s": 1e-9 * c.bytes}
+        for (path, wide), c in _ceilings.items()
+    ]
+    for one in ceilings:
+        print(
+            f"ceiling {one['path']:>8}, activations in {one['activations']:>2} bits: {one['gop_per_s']:.0f} Gop/s, "
+            f"{one['gb_per_s']:.1f} GB/s"
+        )
+    under = sum(row["share"] < 0.6 for row in found)
+    print(f"{under} of {len(found)} under 60 % of their ceiling")
+    if args.json:
+        args.json.write_text(json.dumps({"threads": args.threads, "ceilings": ceilings, "calls": found}, indent=1))
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])
