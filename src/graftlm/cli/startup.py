@@ -136,13 +136,14 @@ def start_plugins(selection: Arguments, *, on_host: Callable[[PluginHost], None]
 
     `on_host` is given the host also when the start is refused later on.
     """
+    from graftlm.engine.unbound_ops import note_unbound_ops
     from graftlm.platforms.bootstrap import bootstrap_frontend
 
     def given(field: str, default: Any) -> Any:
         return selection.values.get(f"plugins.{field}", default)
 
     with selection.naming_origins():
-        return bootstrap_frontend(
+        host = bootstrap_frontend(
             selected_plugins(selection),
             platform=given("platform", None),
             allow_fallback=given("allow_platform_fallback", False),
@@ -150,6 +151,8 @@ def start_plugins(selection: Arguments, *, on_host: Callable[[PluginHost], None]
             locked=given("plugins_locked", None),
             on_host=on_host,
         )
+    note_unbound_ops(host)
+    return host
 
 
 def selected_plugins(arguments: Arguments) -> Selection:

@@ -17,6 +17,7 @@ from graftlm.contracts.errors import StartupError
 from graftlm.engine.checkpoint_values import quantization_of
 from graftlm.engine.class_paths import check_class_path, looks_like_class_path
 from graftlm.engine.flag_choices import check_declared_choices
+from graftlm.engine.unbound_ops import note_unbound_ops
 from graftlm.layers.quantization import quantization_names
 from graftlm.ops.names import BUILT_IN_OPS, InvalidOpSwitch, parse_switches
 from graftlm.plugins.spelling import nearest_names
@@ -91,6 +92,7 @@ def check_names(config: EngineConfig, host: PluginHost, platform: Platform) -> N
         check_name("--quantization", method, known)
         _verify_quantization(platform, method)
     check_op_switches(config.compilation.custom_ops, host)
+    note_unbound_ops(host)
     providers = {name.rpartition(".")[2] for name in host.available(points.OP_IMPLEMENTATIONS)}
     for provider in config.compilation.op_providers:
         check_name("--op-providers", provider, {*providers, "native"})

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from graftlm.ops.entry_points import note_unmatched_replacements
 from graftlm.ops.names import SAMPLING_OPS, OpSwitches, parse_switches
 from graftlm.plugins import record
 
@@ -99,6 +100,7 @@ def _report(context: BuildContext) -> None:
     for (op, method, reason), count in context.choices.items():
         record("op_dispatched", op=op, method=method, reason=reason, count=count)
         logger.debug("op dispatched op=%s method=%s reason=%s count=%d", op, method, reason, count)
+    note_unmatched_replacements()
     built = set(context.enabled_custom_ops) | set(context.disabled_custom_ops)
     if built and (unused := sorted((context.switches.on | context.switches.off) - built - set(SAMPLING_OPS))):
         logger.warning("op switches without effect ops=%s: this model builds none of them", ",".join(unused))

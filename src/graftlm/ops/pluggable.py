@@ -17,6 +17,7 @@ import torch
 from graftlm.contracts.points import CUSTOM_OPS
 from graftlm.ops.build import find_build
 from graftlm.ops.entry_points import available, find, load_if_sound
+from graftlm.ops.replaceable import spellings
 from graftlm.plugins import (
     DuplicateRegistration,
     Registry,
@@ -138,7 +139,11 @@ def _direct_replacement(cls: type[PluggableLayer]) -> type[PluggableLayer] | Non
 def _published_path(cls: type[PluggableLayer]) -> str | None:
     """Return the entry point of graftlm.custom_ops that names `cls`, if there is one."""
     names = available(CUSTOM_OPS)
-    return next((path for path in _paths(cls) if path in names), None) if names else None
+    return (
+        next((path for path in spellings(cls.__module__, cls.__qualname__) if path in names), None)
+        if names
+        else None
+    )
 
 
 def _published_replacement(cls: type[PluggableLayer], path: str) -> type[PluggableLayer] | None:
@@ -148,17 +153,6 @@ def _published_replacement(cls: type[PluggableLayer], path: str) -> type[Pluggab
     with calling(find(CUSTOM_OPS, path), "replacement"):
         _check_replacement(cls, replacement, what=f"the entry point {path} of graftlm.custom_ops")
     return cast("type[PluggableLayer]", replacement)
-
-
-def _paths(cls: type[PluggableLayer]) -> Iterator[str]:
-    """Yield the spellings under which an entry point may name `cls`."""
-    packages = [cls.__module__]
-    package, _, _ = cls.__module__.rpartition(".")
-    if package == "graftlm.layers":
-        packages.append(package)
-    for module in packages:
-        yield f"{module}.{cls.__qualname__}"
-        yield f"{module}:{cls.__qualname__}"
 
 
 _mixed_classes: dict[tuple[type, type], type[PluggableLayer]] = {}
