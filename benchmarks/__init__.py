@@ -7,5 +7,8 @@ starts peers in turn and sends each the same `loads`; `evidence` says what a dif
     python -m benchmarks.regression     this commit beside an earlier one
     python -m benchmarks.client_check   our client beside another one
     python -m benchmarks.plugins        what installed plugin packages cost
+    python -m benchmarks.itl_slo        how long streams wait while long prompts arrive
+    python -m benchmarks.busy_core      what is left beside a busy core
+    python -m benchmarks.streams        what a token costs with more streams
     python -m benchmarks.export         a checkpoint as safetensors, for those that read no GGUF
 """

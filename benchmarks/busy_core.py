@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.rounds import end_servers_when_terminated
+from benchmarks.commands import end_servers_when_terminated
 from benchmarks.tables import with_spread
 from graftlm.cli.bench import report
 from graftlm.cli.bench.client import ApiClient, run_at_once

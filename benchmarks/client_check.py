@@ -1,8 +1,8 @@
 """`python -m benchmarks.client_check`: do the numbers of `graftlm bench serve` agree with those of another client?
 
 Both load the same server with as many distinct prompts at once, in turn, the other one first in the next round.
-They disagree when a figure's ratios cannot be explained by their own spread (see `benchmarks/evidence.py`) and their
-median is beyond --tolerance. The first client may cost at most --client-share of one core.
+They disagree when a figure's ratios cannot be explained by their own spread (see `benchmarks/evidence.py`) and
+their median is beyond --tolerance. The first client may cost at most --client-share of one core.
 
 exit codes: 0 they agree and it is cheap · 1 they do not, or it is not · 2 it could not be measured
 """
@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import run_command, say
 from benchmarks.evidence import Finding, fewest_rounds, judge
 from benchmarks.loads import VOCABULARY
-from benchmarks.rounds import end_servers_when_terminated, say
 from benchmarks.tables import markdown, print_and_keep, with_spread
 from graftlm.cli.bench import report
 from graftlm.cli.bench.launch import LaunchedServer
@@ -56,13 +56,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    end_servers_when_terminated()
     options = build_parser().parse_args(argv)
-    try:
-        return check(options)
-    except GraftlmError as error:
-        print(f"benchmarks.client_check: error: {error}", file=sys.stderr)
-        return 2
+    return run_command("benchmarks.client_check", lambda: check(options), json_file=options.json)
 
 
 def check(options: argparse.Namespace) -> int:
@@ -110,7 +105,8 @@ def write_prompts(folder: Path, options: argparse.Namespace, *, seed: int) -> Pa
 def ours(url: str, prompts: Path, options: argparse.Namespace) -> Figures:
     found = run_json(
         "graftlm", "bench", "serve", f"--url={url}", f"--dataset-path={prompts}", "--num-warmups=0",
-        f"--num-prompts={options.streams}", f"--output-len={options.output_len}", "--metric-percentiles=50,99", "--json=-",
+        f"--num-prompts={options.streams}", f"--output-len={options.output_len}",
+        "--metric-percentiles=50,99", "--json=-",
     )  # fmt: skip
     return {
         "output tok/s": found["output_tokens_per_s"],

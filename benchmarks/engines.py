@@ -19,6 +19,7 @@ from benchmarks.peer import HttpPeer
 from graftlm.contracts.errors import GraftlmError
 
 GREEDY = {"ignore_eos": True}
+_OF_THE_RUN = ("TMPDIR", "PYTHONPATH", "GRAFTLM_PRELOAD_DIR", "HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS")
 
 
 class Terms(msgspec.Struct, kw_only=True, frozen=True):
@@ -61,13 +62,15 @@ def graftlm(name: str, *, python: str, model: str, terms: Terms, flags: Flags) -
     """`graftlm serve` on the same terms as the others."""
     words = (f"--max-model-len={terms.context}", f"--max-num-seqs={terms.slots}",
              f"--threads-per-worker={terms.threads}", *flags.words)  # fmt: skip
-    return graftlm_serve(
-        name, python=python, words=(model, *words), environment={**terms.temporary(name), **dict(flags.environment)}
-    )
+    environment = {**terms.temporary(name), **dict(flags.environment)}
+    return graftlm_serve(name, python=python, words=(model, *words), scratch=terms.scratch, environment=environment)
 
 
-def graftlm_serve(name: str, *, python: str, words: Sequence[str], environment: Mapping[str, str]) -> HttpPeer:
-    """`graftlm serve` with these words, run by the interpreter of its environment."""
+def graftlm_serve(
+    name: str, *, python: str, words: Sequence[str], scratch: Path, environment: Mapping[str, str]
+) -> HttpPeer:
+    """`graftlm serve` with these words, run by the interpreter of its environment; no parked parent warms it."""
+    environment = {"GRAFTLM_PRELOAD_DIR": str(scratch / "no-parent"), **environment}
     return HttpPeer(
         name=name,
         version=run([python, "-m", "graftlm", "--version"]).split()[-1],
@@ -184,6 +187,6 @@ def run(command: Sequence[str]) -> str:
 
 
 def said(program: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return what a reader types to start the same, without host, port and scratch folder."""
-    variables = [f"{name}={value}" for name, value in environment.items() if name not in ("TMPDIR", "PYTHONPATH")]
+    """Return what a reader types to start the same, without host, port and what is only the run's."""
+    variables = [f"{name}={value}" for name, value in environment.items() if name not in _OF_THE_RUN]
     return shlex.join([*variables, program, *words])

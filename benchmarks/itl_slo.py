@@ -15,7 +15,7 @@ import itertools
 import time
 from typing import Any
 
-from benchmarks.rounds import end_servers_when_terminated
+from benchmarks.commands import end_servers_when_terminated
 from benchmarks.tables import with_spread
 from graftlm.cli.bench import report
 from graftlm.cli.bench.client import ApiClient, Exchange

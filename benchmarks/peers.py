@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import engines
+from benchmarks.commands import run_command, say
 from benchmarks.engines import Flags, Terms
 from benchmarks.export import export
 from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY
 from benchmarks.peer import Peer
-from benchmarks.rounds import end_servers_when_terminated, measure_rounds, say
+from benchmarks.rounds import measure_rounds
 from benchmarks.tables import as_json, comparison, page, print_and_keep, write_between
 from benchmarks.transformers_peer import TransformersPeer
 from graftlm.cli.bench import report
-from graftlm.cli.output_file import check_writable
 from graftlm.contracts.errors import GraftlmError
 from graftlm.models.sources import resolve_model
 from graftlm.processes.threads import usable_cores
@@ -80,15 +80,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0, or 1 when nothing of graftlm could be measured, or 2 for a wrong command line."""
-    end_servers_when_terminated()
-    parser = build_parser()
-    options = parser.parse_args(argv)
-    try:
-        check(options)
-        return compare(options)
-    except GraftlmError as error:
-        print(f"benchmarks.peers: error: {error}", file=sys.stderr)
-        return 2
+    options = build_parser().parse_args(argv)
+    return run_command("benchmarks.peers", lambda: compare(options), json_file=options.json)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -97,11 +90,11 @@ def check(options: argparse.Namespace) -> None:
         raise GraftlmError("--rounds, --threads, --slots and --context: use 1 or more")
     if options.quick and options.write_docs:
         raise GraftlmError("--quick measures nothing worth writing down; leave --write-docs out")
-    if options.json not in (None, "-"):
-        check_writable("--json", options.json)
 
 
 def compare(options: argparse.Namespace) -> int:
+    """Measure everything, show it, write it down."""
+    check(options)
     with tempfile.TemporaryDirectory(prefix="graftlm-bench-") as folder:
         terms = Terms(
             threads=options.threads, slots=options.slots, context=options.context, scratch=Path(folder) / "engines"

@@ -18,15 +18,16 @@ from pathlib import Path
 
 from benchmarks import engines
 from benchmarks.checkouts import Checkout, check_out, commit_of, differ, git
+from benchmarks.commands import run_command, say
 from benchmarks.evidence import FAMILY_ERROR, TOLERANCE, Finding, fewest_rounds, judge
 from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY, Figure
-from benchmarks.rounds import Results, end_servers_when_terminated, measure_rounds, say
+from benchmarks.rounds import Results, measure_rounds
 from benchmarks.tables import as_json, markdown, print_and_keep, with_spread
 from graftlm.cli.bench import report
 from graftlm.contracts.errors import GraftlmError
 
 BEFORE, NOW = "before", "now"
-SLOWER, NOT_MEASURED = 1, 2
+SLOWER = 1
 #: Tails need more requests than a guard can wait for.
 _NOT_JUDGED = ("p99",)
 
@@ -66,14 +67,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    end_servers_when_terminated()
     options = build_parser().parse_args(argv)
-    try:
+
+    def run() -> int:
         with tempfile.TemporaryDirectory(prefix="graftlm-bench-") as folder:
             return guard(options, Path(folder))
-    except GraftlmError as error:
-        print(f"benchmarks.regression: error: {error}", file=sys.stderr)
-        return NOT_MEASURED
+
+    return run_command("benchmarks.regression", run, json_file=options.json)
 
 
 def guard(options: argparse.Namespace, folder: Path) -> int:
@@ -86,7 +86,7 @@ def guard(options: argparse.Namespace, folder: Path) -> int:
     base, head = check_out_both(options, folder)
     loads = [load.shortened() if options.quick else load for load in LOADS if load.key in options.rows]
     peers = [
-        engines.graftlm_serve(name, python=checkout.python, words=[options.model], environment={})
+        engines.graftlm_serve(name, python=checkout.python, words=[options.model], scratch=folder, environment={})
         for name, checkout in ((BEFORE, base), (NOW, head))
     ]
     result = report.stamp("regression", {"base": base.commit, "head": head.commit, "rounds": options.rounds,

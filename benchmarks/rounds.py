@@ -7,13 +7,12 @@ nothing.
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from benchmarks.commands import say
 from benchmarks.loads import FIRST_TOKEN, MEMORY, START_ROW, VOCABULARY, Figure, Load
 from benchmarks.peer import Peer, RunningPeer
 from graftlm.contracts.errors import GraftlmError
@@ -120,18 +119,7 @@ def measure_load(running: RunningPeer, load: Load, *, seed: int, vocab_size: int
     return load.figures(exchanges, seconds)
 
 
-def say(text: str) -> None:
-    """Tell the person who waits; results go to standard output, this does not."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def turned(peers: Sequence[Peer], turn: int) -> list[Peer]:
     """Return the peers in the order of a round."""
     place = turn % len(peers) if peers else 0
     return [*peers[place:], *peers[:place]]
-
-
-def end_servers_when_terminated() -> None:
-    """Let SIGTERM and SIGHUP unwind the `with` blocks, which end what was launched, as Ctrl-C does."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))

@@ -1,4 +1,4 @@
-"""A second client, to check the numbers of `graftlm bench serve`: it shares no code with it and measures its own way.
+"""A second client, to check the numbers of `graftlm bench serve`, with which it shares no code.
 
 A thread for each stream, `httpx` for HTTP, `json` for the events, `time.monotonic` for moments, numpy for
 percentiles. It reads a load as JSON lines with "prompt" and sends them all at once.

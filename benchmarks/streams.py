@@ -15,8 +15,8 @@ import re
 import urllib.request
 from typing import Any
 
+from benchmarks.commands import end_servers_when_terminated
 from benchmarks.peer import memory_mib
-from benchmarks.rounds import end_servers_when_terminated
 from benchmarks.tables import with_spread
 from graftlm.cli.bench import report
 from graftlm.cli.bench.client import ApiClient, Exchange, run_at_once

@@ -1,0 +1,100 @@
+"""`make bench-check` on a small repository whose commits are servers of known speed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "graftlm"
+version = "1.0"
+[tool.setuptools.packages.find]
+where = ["src"]
+"""
+
+
+def write_engine(repository: Path, *, gap_s: float) -> None:
+    """Write a package named graftlm that serves a token each `gap_s`."""
+    package = repository / "src" / "graftlm"
+    package.mkdir(parents=True, exist_ok=True)
+    (repository / "pyproject.toml").write_text(PROJECT)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(
+        f"import os, sys\nos.environ['FAKE_GAP_S'] = '{gap_s}'\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from fake_engine import main\nmain()\n"
+    )
+
+
+def commit(repository: Path, message: str) -> None:
+    git = ["git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", message], check=True)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """Three commits: a server, the same server, and one that is ten times as slow."""
+    folder = tmp_path_factory.mktemp("repository")
+    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+    for message, gap_s in (("first", 0.002), ("nothing changed", 0.002), ("a sleep in the step", 0.02)):
+        write_engine(folder, gap_s=gap_s)
+        commit(folder, message)
+    return folder
+
+
+def guard(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.regression",
+        "--repository",
+        str(repository),
+        "--quick",
+        "--rows",
+        "1",
+    ]
+    # A busy machine doubles times for a while; what is sought here is a factor of ten.
+    more = ["--rounds", "7", "--family-error", "0.05", "--tolerance", "1.0", *words]
+    return subprocess.run([*command, *more], capture_output=True, text=True, cwd=ROOT, timeout=250)
+
+
+def test_identical_commits_pass(repository):
+    """Exit code 0, and both commits are named."""
+    done = guard(repository, "--base", "HEAD~2", "--head", "HEAD~1")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing is slower" in done.stdout
+    assert "nothing changed" in done.stdout
+
+
+def test_a_sleep_in_the_step_fails(repository):
+    """Exit code 1, and the figures that show it are named."""
+    done = guard(repository, "--base", "HEAD~1")
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 stream, ITL p50, ms" in done.stdout.splitlines()[-1]
+    assert "a sleep in the step" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--base", "no-such-branch"], ["no-such-branch"]),
+        (["--rounds", "3"], ["--rounds=3", "use 7 or more"]),
+    ],
+)
+def test_what_tells_nothing_is_refused(repository, words, parts):
+    """Exit code 2: neither a pass nor a failure."""
+    done = guard(repository, *words)
+
+    assert done.returncode == 2
+    assert all(part in done.stderr for part in parts)
