@@ -65,10 +65,12 @@ def _serve(started: Started, port: Port, trace_file: str | None, shutdown: Shutd
     with span("import the engine's front"):
         from graftlm.engine.configure import configure
         from graftlm.frontend.async_llm import start_async_llm
+        from graftlm.frontend.http.endpoint_grants import read_grants
 
     server_config = started.arguments.server_config()
     with started.arguments.naming_origins():
         check_server(server_config)
+        read_grants(server_config, started.host)  # a wrong name is told now, before a model is fetched
     port.say("finding the model and configuring the engine")
     with span("configure"), started.arguments.naming_origins():
         config = configure(started.arguments.engine_config(), started.host)

@@ -16,6 +16,12 @@ class ServerConfig(Section):
     api_key: list[str] = option(
         factory=list, help="Key that every route but /health asks for (repeatable; or GRAFTLM_API_KEY)."
     )
+    endpoint_overrides: list[str] = option(
+        factory=list, help="Endpoint plugin that may answer the server's own routes, too (repeatable)."
+    )
+    endpoint_no_auth: list[str] = option(
+        factory=list, help="Endpoint plugin whose routes under /plugins/NAME/ need no API key (repeatable)."
+    )
     metrics_no_auth: bool = option(False, help="Let /metrics be read without the API key.")
     shutdown_timeout: float = option(
         0.0, help="Seconds that running requests get after SIGINT or SIGTERM before they are aborted."

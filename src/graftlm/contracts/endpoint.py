@@ -18,5 +18,11 @@ class EndpointPlugin:
     def attach_router(self, router: APIRouter) -> None:
         """Add routes to `router`, which is mounted at /plugins/<name>/."""
 
+    def attach_core_routes(self, router: APIRouter) -> None:
+        """Add routes that take the place of the server's own, or stand beside them; `router` has no prefix.
+
+        Called only where --endpoint-overrides grants this plugin core routes.
+        """
+
     async def init_state(self, engine: EngineClient, settings: dict[str, Any]) -> None:
         """The engine is ready."""

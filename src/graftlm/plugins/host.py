@@ -167,9 +167,8 @@ class PluginHost:
         self, plugin: Plugin, *, phase: str, cause: BaseException, ms: float = 0.0, cure: str = ""
     ) -> PluginFailed:
         """Note that a plugin failed, and return the error to raise or to log."""
-        cure = (
-            cure
-            or f"update or uninstall {plugin.distribution}, or leave it out with --disable-plugin {plugin.name}"
+        cure = cure or f"update or uninstall {plugin.distribution}, or leave it out " + (
+            "of the flag that names it" if plugin.named else f"with --disable-plugin {plugin.name}"
         )
         error = PluginFailed(
             plugin.description, point=plugin.point, process=self.process, phase=phase, cause=cause, cure=cure

@@ -5,17 +5,21 @@ It does not bind a port and does not start the engine; `server.py` does.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketState
 
 from graftlm.contracts.errors import GraftlmError
 from graftlm.frontend.http.auth import ApiKeyGuard
 from graftlm.frontend.http.body_limit import BodyLimit, BodyTooLarge
-from graftlm.frontend.http.endpoint_plugins import EndpointBlame
+from graftlm.frontend.http.endpoint_blame import EndpointBlame
 from graftlm.frontend.http.errors import (
     ClientGone,
     MalformedBody,
@@ -28,12 +32,15 @@ from graftlm.frontend.http.openapi import install_openapi
 from graftlm.frontend.http.routes import chat, completions, health, metrics, models, plugins, tokenize
 from graftlm.frontend.http.state import ServerState
 from graftlm.frontend.http.validation import translate
+from graftlm.frontend.http.websocket_ends import INTERNAL_ERROR, POLICY_VIOLATION, reason_of, refuse
 from graftlm.version import __version__
 
 ROUTERS = (
     models.router, completions.router, chat.router, tokenize.router,
     health.router, metrics.router, plugins.router,
 )  # fmt: skip
+
+Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -55,14 +62,35 @@ def build_app(state: ServerState) -> FastAPI:
     open_paths = ["/health", "/metrics"] if server_config.metrics_no_auth else ["/health"]
     app.add_middleware(EndpointBlame, state=state)  # the last one added is the outermost
     app.add_middleware(BodyLimit, max_bytes=server_config.max_request_bytes)
-    app.add_middleware(ApiKeyGuard, keys=server_config.api_key, open_paths=open_paths)
-    app.add_exception_handler(GraftlmError, _on_graftlm_error)
+    app.add_middleware(
+        ApiKeyGuard, keys=server_config.api_key, open_paths=open_paths, open_prefixes=state.open_prefixes
+    )
+    app.add_exception_handler(GraftlmError, _in_websockets_too(_on_graftlm_error))
     app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(HTTPException, _in_websockets_too(_on_http_exception))
     app.add_exception_handler(ClientGone, _on_client_gone)
     app.add_exception_handler(Exception, _on_bug)
     install_openapi(app, has_keys=bool(server_config.api_key))
     return app
+
+
+def _in_websockets_too(answer: Handler) -> Callable[..., Awaitable[Any]]:
+    """Let a handler end WebSockets, too: by an answer before one is accepted, by a close with the reason after."""
+
+    async def end(connection: HTTPConnection, error: Exception) -> Response | None:
+        if not isinstance(connection, WebSocket):
+            return await answer(cast(Request, connection), error)
+        if connection.application_state == WebSocketState.CONNECTING:
+            said = OtherStatus(error.status_code, str(error.detail)) if isinstance(error, HTTPException) else error
+            await refuse(
+                error_response(said), reason=str(said), code=POLICY_VIOLATION, scope=connection.scope,
+                receive=connection.receive, send=connection.send,
+            )  # fmt: skip
+        elif connection.application_state == WebSocketState.CONNECTED:
+            await connection.close(INTERNAL_ERROR, reason_of(str(error)))
+        return None
+
+    return end
 
 
 async def _on_graftlm_error(request: Request, error: Exception) -> Response:

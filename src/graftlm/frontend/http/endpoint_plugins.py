@@ -1,25 +1,26 @@
-"""Attaches endpoint plugins under /plugins/<name>/ and names them when their code fails.
+"""Attaches endpoint plugins under /plugins/<name>/, and in place of core routes where a flag grants it.
 
-Attaching fails loudly, since these plugins only take part when they are named; serving isolates their failures.
+Attaching fails loudly, since these plugins only take part when they are named; serving isolates their failures
+(`endpoint_blame.py`).
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
-from starlette._utils import get_route_path
-from starlette.routing import Mount
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graftlm.contracts.endpoint import EndpointPlugin
 from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import ENDPOINT_PLUGINS
-from graftlm.frontend.http.errors import ClientGone, EndpointFailed, error_response
+from graftlm.frontend.http.endpoint_grants import OVERRIDES_FLAG, read_grants
+from graftlm.frontend.http.endpoint_routes import check_own_routes, check_taken, overrides_of
 from graftlm.plugins import Plugin, calling, record
+from graftlm.plugins.resolve import path_of
 from graftlm.plugins.spelling import kind_of
 
 if TYPE_CHECKING:
@@ -27,76 +28,96 @@ if TYPE_CHECKING:
     from graftlm.frontend.http.state import ServerState
     from graftlm.plugins.host import PluginHost
 
+logger = logging.getLogger(__name__)
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 
 async def attach_endpoint_plugins(app: FastAPI, state: ServerState, *, llm: AsyncLLM, host: PluginHost) -> None:
-    """Load, attach and initialize every enabled endpoint plugin; raises what a plugin raises, with blame."""
+    """Load, attach and initialize every enabled endpoint plugin.
+
+    Raises PluginFailed for what a plugin raises or may not do, UnknownPlugin for a grant to nobody.
+    """
+    grants = read_grants(state.server_config, host)
     for name in host.available(ENDPOINT_PLUGINS):
         if not _NAME.fullmatch(name):
             raise StartupError(f"endpoint plugin {name!r} cannot be a part of a URL; its author must rename it")
         owner = host.find(ENDPOINT_PLUGINS, name)
         factory: Any = host.load_plugin(owner)
-        router = APIRouter()
-        with calling(owner, "EndpointPlugin.attach_router"):
-            plugin = factory()
-            if not isinstance(plugin, EndpointPlugin):
-                raise StartupError(
-                    f"endpoint plugin {name!r} makes {kind_of(plugin)}; "
-                    "its entry point must name a callable that returns a graftlm.contracts.endpoint.EndpointPlugin"
-                )
+        router, core_router = APIRouter(), APIRouter()
+        with _phase(host, owner, "EndpointPlugin.attach_router"):
+            plugin = _make(factory)
             plugin.attach_router(router)
-        if any(isinstance(route, Mount) for route in router.routes):
-            raise StartupError(f"endpoint plugin {name!r} mounts an application; it may only add routes")
-        with calling(owner, "EndpointPlugin.init_state"):
+            paths = check_own_routes(router)
+        if owner.identity in grants.overrides:
+            with _phase(host, owner, "EndpointPlugin.attach_core_routes"):
+                plugin.attach_core_routes(core_router)
+                overrides = overrides_of(core_router, owner, core=app.router.routes)
+                check_taken(overrides, state.overrides)
+        else:
+            overrides = []
+            _tell_of_missing_grant(plugin, owner, name, host)
+        with _phase(host, owner, "EndpointPlugin.init_state"):
             await plugin.init_state(llm.client, host.settings(name))
         prefix = f"/plugins/{name}"
         app.include_router(router, prefix=prefix, tags=[f"plugin {name}"])
-        app.openapi_schema = None
         state.plugin_prefixes[prefix] = owner
-        record("endpoint_attached", plugin=owner, prefix=prefix, routes=[_path(route) for route in router.routes])
+        if owner.identity in grants.no_auth:
+            state.open_prefixes.add(prefix)
+            _record_grant(owner, "routes_without_key", prefix, "no API key is asked for")
+        if overrides:
+            state.overrides += overrides
+            state.override_routes += _put_first(app, core_router, tag=f"plugin {name}")
+            for override in overrides:
+                for key in override.keys:
+                    _record_grant(owner, "core_routes", key, path_of(override.target) or repr(override.target))
+        app.openapi_schema = None
+        record("endpoint_attached", plugin=owner, prefix=prefix, routes=paths)
 
 
-def _path(route: Any) -> str:
-    return str(getattr(route, "path", route))
+@contextmanager
+def _phase(host: PluginHost, owner: Plugin, phase: str) -> Iterator[None]:
+    """Make what the block raises the failure of a plugin, with its name and the cure."""
+    try:
+        with calling(owner, phase):
+            yield
+    except Exception as error:
+        raise host.failed(owner, phase=phase, cause=error) from error
 
 
-class EndpointBlame:
-    """Turns an exception of a plugin's route into a 500 that names the plugin, logs it and counts it."""
+def _make(factory: Any) -> EndpointPlugin:
+    if not callable(factory):
+        raise TypeError(f"its entry point names {kind_of(factory)}; it must name a callable without arguments")
+    plugin = factory()
+    if not isinstance(plugin, EndpointPlugin):
+        raise TypeError(
+            f"it makes {kind_of(plugin)}; its entry point must name a callable that returns a "
+            "graftlm.contracts.endpoint.EndpointPlugin"
+        )
+    return plugin
 
-    def __init__(self, app: ASGIApp, *, state: ServerState) -> None:
-        self._app = app
-        self._state = state
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        owner = self._owner(scope)
-        if owner is None:
-            await self._app(scope, receive, send)
-            return
-        started = False
+def _tell_of_missing_grant(plugin: EndpointPlugin, owner: Plugin, name: str, host: PluginHost) -> None:
+    if type(plugin).attach_core_routes is EndpointPlugin.attach_core_routes:
+        return
+    text = f"its core routes are not attached: {OVERRIDES_FLAG} {name} grants them"
+    host.note(owner, text)
+    logger.warning("endpoint_overrides_not_granted plugin=%s: %s", owner.label, text)
 
-        async def watched_send(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
 
-        begun = time.monotonic()
-        try:
-            with calling(owner, "endpoint"):
-                await self._app(scope, receive, watched_send)
-        except ClientGone:
-            raise
-        except Exception as error:
-            self._state.metrics.count_plugin_error(owner.label)
-            logging.getLogger(f"plugin.{owner.name}").exception("endpoint_failed path=%s", scope.get("path"))
-            if started or scope["type"] != "http":
-                raise
-            await error_response(EndpointFailed(owner.description, error))(scope, receive, send)
-        finally:
-            self._state.metrics.count_plugin_call(owner.label, time.monotonic() - begun)
+def _put_first(app: FastAPI, router: APIRouter, *, tag: str) -> list[Any]:
+    """Include a router before all others, so that its routes win; returns what the application got."""
+    routes = app.router.routes
+    before = len(routes)
+    app.include_router(router, tags=[tag])
+    new = routes[before:]
+    del routes[before:]
+    routes[:0] = new
+    return list(new)
 
-    def _owner(self, scope: Scope) -> Plugin | None:
-        if not self._state.plugin_prefixes or scope["type"] not in ("http", "websocket"):
-            return None
-        head = "/".join(get_route_path(scope).split("/", 3)[:3])
-        return self._state.plugin_prefixes.get(head)
+
+def _record_grant(owner: Plugin, registry: str, key: str, value: str) -> None:
+    record(
+        "registered", plugin=owner, registry=registry, key=key, value=value, owner=owner.distribution, via="flag"
+    )
+    logger.info("endpoint_grant_used plugin=%s %s=%r", owner.label, registry, key)

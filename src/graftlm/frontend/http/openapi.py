@@ -11,6 +11,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from graftlm.frontend.http.endpoint_blame import head_of
 from graftlm.frontend.http.errors import ErrorResponse
 from graftlm.frontend.http.schemas import responses as shapes
 
@@ -86,8 +87,12 @@ def install_openapi(app: FastAPI, *, has_keys: bool) -> None:
 
 
 def _build(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
+    state = app.state.server
+    first = [route for route in app.routes if route in state.override_routes]
+    # The last of two operations is described, the first one answers: overrides come last here.
+    routes = [*(route for route in app.routes if route not in first), *first]
     document = get_openapi(
-        title=app.title, version=app.version, description=app.description, routes=app.routes,
+        title=app.title, version=app.version, description=app.description, routes=routes,
         servers=[{"url": app.root_path}] if app.root_path else None,
     )  # fmt: skip
     for path in document["paths"].values():
@@ -101,4 +106,8 @@ def _build(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
         document["components"]["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"ApiKey": []}]
         document["paths"].get("/health", {}).get("get", {})["security"] = []
+        for path, operations in document["paths"].items():
+            if head_of(path) in state.open_prefixes:
+                for operation in operations.values():
+                    operation["security"] = []
     return document

@@ -71,7 +71,7 @@ class _Server:
         self._app = build_app(self._state)
         self._listener = listener
         self._shutdown = shutdown
-        self._http = _QuietUvicorn(_uvicorn_config(self._app))
+        self._http = _QuietUvicorn(_uvicorn_config(self._app, server_config))
         self._stop = asyncio.Event()
 
     async def run(self, start: Start) -> int:
@@ -198,7 +198,7 @@ class _QuietUvicorn(uvicorn.Server):
         yield
 
 
-def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
+def _uvicorn_config(app: FastAPI, server_config: ServerConfig) -> uvicorn.Config:
     lifecycle = logging.getLogger("uvicorn.error")
     if lifecycle.level == logging.NOTSET:
         lifecycle.setLevel(logging.WARNING)  # its start and end are told here
@@ -206,6 +206,7 @@ def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
         app,
         http=Protocol,
         ws="auto",
+        ws_max_size=server_config.max_request_bytes,
         lifespan="off",
         log_config=None,
         backlog=BACKLOG,

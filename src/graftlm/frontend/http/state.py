@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import HTTPConnection
+from starlette.routing import BaseRoute
 
 from graftlm.contracts.errors import EngineClosing, EngineDead, UnknownModel
 from graftlm.contracts.points import STAT_LOGGER_PLUGINS
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
     from graftlm.config.server_config import ServerConfig
     from graftlm.frontend.async_llm import AsyncLLM
+    from graftlm.frontend.http.endpoint_routes import Override
 
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,12 @@ class ServerState:
         self.metrics = PrometheusMetrics(config)
         self.plugin_prefixes: dict[str, Plugin] = {}
         """Path prefix of each attached endpoint plugin → who it is."""
+        self.open_prefixes: set[str] = set()
+        """Those of them that need no API key."""
+        self.overrides: list[Override] = []
+        """Routes of plugins in place of the server's own."""
+        self.override_routes: list[BaseRoute] = []
+        """What the application holds of them, before all other routes."""
 
     @property
     def served_names(self) -> list[str]:
