@@ -82,6 +82,24 @@ def test_the_lines_are_the_ledgers_own(traced):
     assert [line["process"] for line in lines if line["event"] == "ready"][-1] == "front end"
 
 
+def test_both_words_of_the_platform_are_told_with_their_owner(traced):
+    """Its default and its last word about the ops' base mode, and what came of it in each worker, and why."""
+    lines, _ = traced
+    stages = [line["facts"] for line in lines if line["event"] == "config_stage"]
+    words = [
+        (s["owner"], s["changes"]["compilation.custom_ops"])
+        for s in stages
+        if "compilation.custom_ops" in s["changes"]
+    ]
+    chosen = [
+        line for line in lines if line["event"] == "op_dispatched" and line["facts"]["op"] == "rotary_embedding"
+    ]
+
+    assert words == [("platform dummy_platform_plugin", ["none"]), ("platform dummy_platform_plugin", ["all"])]
+    assert sorted(line["process"] for line in chosen) == ["worker 0", "worker 1"]
+    assert {line["facts"]["reason"] for line in chosen} == {"own forward_oot for DummyDevice"}
+
+
 def test_perfetto_gets_a_row_for_each_stop_of_each_process(traced):
     """Chrome's trace events: names of processes and threads, and spans where time was measured."""
     lines, file = traced

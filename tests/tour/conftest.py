@@ -20,6 +20,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {source.name: wheel for source, wheel in zip(sources, built, strict=True)}
 
 
+@pytest.fixture(scope="module", params=["spawn", "forkserver"])
+def start_flags(request: pytest.FixtureRequest) -> list[str]:
+    """How child processes are started: as it is, and as the user may have it."""
+    return [] if request.param == "spawn" else ["--start-method", request.param]
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     """An empty folder of installed packages."""

@@ -55,11 +55,13 @@ def test_help_shows_what_plugins_add_and_runs_none(site: Site, wheels: dict[str,
 
 
 @pytest.fixture(scope="module")
-def quantized(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path], tiny_llama: Path):
-    """A tiny Llama with two workers, its weights kept by the platform's method."""
+def quantized(
+    tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path], tiny_llama: Path, start_flags: list[str]
+):
+    """A tiny Llama with two workers, its weights kept by the platform's method; for both ways to start them."""
     folder = tmp_path_factory.mktemp("quantized")
     site = Site(folder / "site").install(wheels["dummy_platform"])
-    flags = ["--quantization", "dummy_int8", "--tensor-parallel-size", "2"]
+    flags = ["--quantization", "dummy_int8", "--tensor-parallel-size", "2", *start_flags]
     server = TourServer(site, tiny_llama, *flags, records=folder / "records")
     yield server
     server.stop()
@@ -75,6 +77,8 @@ def test_the_registered_method_is_accepted_and_present_in_the_workers(quantized:
     for worker in quantized.workers:
         (there,) = quantized.events("registered", worker, registry="quantization_methods", key="dummy_int8")
         assert (there["facts"]["via"], there["facts"]["owner"]) == ("replay", PLATFORM)
+        ledger = quantized.ledger(worker)
+        assert ledger.index("registered") < ledger.index("worker_class_resolved"), "there before it is needed"
     assert not quantized.events("hook_called", CORE)
     user = quantized.events("config_stage", FRONT_END, owner="user")[0]["facts"]["changes"]
     assert user["model.quantization"] == "dummy_int8"

@@ -19,19 +19,20 @@ PROMPT = [5, 6, 7, 8]
 
 @pytest.fixture(scope="module")
 def llama(
-    tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path], tiny_llama: Path
+    tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path], tiny_llama: Path, start_flags: list[str]
 ) -> Iterator[TourServer]:
     """A tiny Llama on DummyDevice with two workers."""
     folder = tmp_path_factory.mktemp("llama")
     site = Site(folder / "site").install(wheels["dummy_platform"])
-    server = TourServer(site, tiny_llama, "--tensor-parallel-size", "2", records=folder / "records")
+    flags = ["--tensor-parallel-size", "2", *start_flags]
+    server = TourServer(site, tiny_llama, *flags, records=folder / "records")
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="module")
 def plain(
-    tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path], tiny_llama: Path
+    tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path], tiny_llama: Path, start_flags: list[str]
 ) -> Iterator[TourServer]:
     """The same model on a platform without the second config hook, whose first hook registers an architecture."""
     folder = tmp_path_factory.mktemp("plain")
@@ -65,7 +66,7 @@ def plain(
         },
     )
     server = TourServer(
-        site, tiny_llama, "--platform", "plain", "--tensor-parallel-size", "2",
+        site, tiny_llama, "--platform", "plain", "--tensor-parallel-size", "2", *start_flags,
         "--hf-overrides", '{"architectures": ["HookedLlamaForCausalLM"]}', records=folder / "records",
     )  # fmt: skip
     yield server

@@ -169,6 +169,9 @@ def test_stop_07_the_config_pipeline_ends_with_the_platforms_last_word(tour):
     (line,) = tour.log("Initializing graftlm (v")
     assert f"compilation.custom_ops=('all',) ({platform})" in line
     assert "parallel.tensor_parallel_size=2 (user)" in line
+    for hook in ("apply_config_platform_defaults", "check_and_update_config"):
+        (called,) = tour.log(f"{hook} called")  # the platform's own word, beside the ledger's count
+        assert f"[{FRONT_END} {tour.pids[FRONT_END]}]" in called
 
 
 def test_stop_08_stat_loggers_come_before_the_engine_core(tour):
@@ -256,6 +259,7 @@ def test_stop_12_the_worker_takes_its_device_and_joins_its_group(tour):
             == 1
         )
         assert tour.hooks(worker) == dict.fromkeys(WORKER_HOOKS, 1)
+    assert len(tour.log("get_device_communicator_cls called")) == 2
 
 
 def test_stop_13_attention_asks_once_per_distinct_question(tour):
