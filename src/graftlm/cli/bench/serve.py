@@ -24,6 +24,8 @@ from graftlm.config.options import parse_json_object
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
 
+#: Words of the command line that are no settings of the load.
+_PRIVATE = ("api_key", "json", "no_progress", "plot")
 ROUTES = {"completions": "/completions", "chat": "/chat/completions"}
 
 
@@ -55,6 +57,11 @@ def build_parser() -> ArgumentParser:
     add("--goodput", nargs="+", default=[], metavar="METRIC:MS",
         help="Count requests within limits, such as ttft:500 tpot:60 e2el:9000.")  # fmt: skip
     add_output_flags(parser)
+    add(
+        "--plot",
+        metavar="FILE",
+        help="Also draw the latency distributions as .png, .svg or .pdf (needs matplotlib).",
+    )
     return parser
 
 
@@ -87,8 +94,12 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         return 0
     words = parser.parse_strictly(argv)
     check(words)
-    result = asyncio.run(measure(words))
+    result, exchanges = asyncio.run(measure(words))
     report.write_json(result, words.json)
+    if words.plot is not None:
+        from graftlm.cli.bench.plot import write_plot
+
+        write_plot(words.plot, result, statistics.values_ms(exchanges))
     if words.json != "-":
         print_result(result)
     return 0
@@ -108,10 +119,14 @@ def check(words: argparse.Namespace) -> None:
         raise UsageError(f"--random-range-ratio={words.range_ratio}: use 0 to 1")
     if words.endpoint == "chat" and words.prompt_format == "ids":
         raise UsageError("--prompt-format=ids: a chat takes text; leave it out")
+    if words.plot is not None:
+        from graftlm.cli.bench.plot import check_plot
+
+        check_plot(words.plot)
 
 
-async def measure(words: argparse.Namespace) -> dict[str, Any]:
-    """Send the load and return the result."""
+async def measure(words: argparse.Namespace) -> tuple[dict[str, Any], list[Exchange]]:
+    """Send the load; return the result, and the exchanges that did not fail."""
     percentiles = statistics.parse_percentiles(words.metric_percentiles)
     limits = statistics.parse_limits(words.goodput)
     client = ApiClient(words.url, api_key=words.api_key or get("GRAFTLM_API_KEY"))
@@ -126,7 +141,7 @@ async def measure(words: argparse.Namespace) -> dict[str, Any]:
         for p in prompts
     ]
     warmups, calls = calls[: words.num_warmups], calls[words.num_warmups :]
-    settings = {key: value for key, value in vars(words).items() if key not in ("api_key", "json", "no_progress")}
+    settings = {key: value for key, value in vars(words).items() if key not in _PRIVATE}
     settings["request_rate"] = None if words.request_rate == float("inf") else words.request_rate
     result = report.stamp("serve", {**settings, "model": model})
     if warmups:
@@ -145,7 +160,8 @@ async def measure(words: argparse.Namespace) -> dict[str, Any]:
         cpu = time.process_time() - cpu
     _stop_if_all_failed(words.url, exchanges)
     summary = statistics.summarize(exchanges, duration_s=duration_s, percentiles=percentiles, limits=limits)
-    return {**result, **summary, "client_cpu_share": cpu / duration_s}
+    good = [exchange for exchange in exchanges if exchange.error is None]
+    return {**result, **summary, "client_cpu_share": cpu / duration_s}, good
 
 
 def make_prompts(words: argparse.Namespace) -> list[Prompt]:
