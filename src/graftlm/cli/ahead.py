@@ -97,6 +97,11 @@ class Port:
             self._answers = EarlyAnswers(self._listener, reason="choosing plugins and platform")
             logger.info("listening url=%s", url_of(self._listener))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it could be bound."""
+        return self._listener is not None
+
     def say(self, reason: str) -> None:
         """Tell who asks, and the terminal, what the start is busy with."""
         logger.info("starting status=%r", reason)

@@ -24,7 +24,7 @@ from graftlm.version import __version__
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
     from graftlm.config.server_config import ServerConfig
-    from graftlm.frontend.async_llm import AsyncLLM
+    from graftlm.frontend.async_llm import AsyncLLM, BegunEngine
     from graftlm.processes.shutdown import ShutdownRequest
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
 def _serve(started: Started, port: Port, trace_file: str | None, shutdown: ShutdownRequest) -> int:
     with span("import the engine's front"):
         from graftlm.engine.configure import configure
-        from graftlm.frontend.async_llm import start_async_llm
+        from graftlm.frontend.async_llm import begin_engine
         from graftlm.frontend.http.endpoint_grants import read_grants
 
     server_config = started.arguments.server_config()
@@ -76,18 +76,39 @@ def _serve(started: Started, port: Port, trace_file: str | None, shutdown: Shutd
         config = configure(started.arguments.engine_config(), started.host)
     start_configured_children(config)
     logger.info("Initializing graftlm (v%s) with config: %s", __version__, describe(config))
+    # Processes that are warm have their work done when the server is imported; a start that is refused needs none.
+    begun = begin_engine(config, started.host) if port.is_open else None
+    try:
+        return _answer(started, config, port, trace_file=trace_file, begun=begun, shutdown=shutdown)
+    finally:
+        if begun is not None:
+            begun.abandon()
+
+
+def _answer(
+    started: Started,
+    config: EngineConfig,
+    port: Port,
+    *,
+    trace_file: str | None,
+    begun: BegunEngine | None,
+    shutdown: ShutdownRequest,
+) -> int:
+    from graftlm.frontend.async_llm import start_async_llm
+
     port.say("starting the HTTP server")
     with span("import the HTTP server"):
         from graftlm.frontend.http.server import serve
 
     async def start(on_status: Callable[[str], None]) -> AsyncLLM:
         with span("start the engine"):
-            llm = await start_async_llm(config, started.host, on_status=on_status)
+            llm = await start_async_llm(config, started.host, on_status=on_status, begun=begun)
         if trace_file is not None:
             report_startup(llm, started.host, trace_file)
         return llm
 
     listener = port.hand_over()
+    server_config = started.arguments.server_config()
     return serve(server_config, config=config, start=start, shutdown=shutdown, listener=listener)
 
 

@@ -85,21 +85,23 @@ class ProcessEngineClient:
         return self._dead
 
     @property
+    def is_started(self) -> bool:
+        """Whether `start` was called; `shutdown` ends it all then."""
+        return self._became_ready is not None
+
+    @property
     def pids(self) -> dict[str, int]:
         """The processes of the engine that are known, by name."""
         return dict(self._pids)
 
-    async def start(self) -> EngineReady:
-        """Start the processes and wait until they can serve; raises StartupError with the cause.
+    def begin(self) -> None:
+        """Start the processes and give them their work, for which no event loop is needed; `start` goes on.
 
-        On failure, and when it is cancelled, `shutdown` has still to be called.
+        Whoever does not call `start` after it calls `abandon`.
         """
-        self._tell_status("starting the engine core")
-        loop = asyncio.get_running_loop()
-        became_ready = self._became_ready = loop.create_future()
         self._core = take_core_child(self.config)
         self._pids = {NAME: self._core.child.pid}
-        self._socket = CoreSocket(self._core.address, loop, on_message=self._on_message)
+        self._socket = CoreSocket(self._core.address, on_message=self._on_message)
         child = self._core.child
         child.call(
             "graftlm.platforms.bootstrap:apply_plan_in_child",
@@ -110,6 +112,30 @@ class ProcessEngineClient:
             "graftlm.engine.core_process:main",
             encode(CoreStart(config=self.config.to_bytes(), address=self._core.address)),
         )
+
+    def abandon(self) -> None:
+        """End at once what `begin` started."""
+        if self._core is not None:
+            self._core.child.kill()
+            self._core.stop(0)
+        if self._socket is not None:
+            self._socket.close()
+
+    async def start(self, *, on_status: Callable[[str], None] | None = None) -> EngineReady:
+        """Wait until the processes can serve, begun or not; raises StartupError with the cause.
+
+        On failure, and when it is cancelled, `shutdown` has still to be called.
+        """
+        self._on_status = on_status or self._on_status
+        self._tell_status("starting the engine core")
+        loop = asyncio.get_running_loop()
+        became_ready = self._became_ready = loop.create_future()
+        if self._core is None:
+            self.begin()
+        assert self._core is not None
+        assert self._socket is not None
+        self._socket.attach(loop)
+        child = self._core.child
         loop.add_reader(child.channel.fileno(), self._on_channel)
         loop.add_reader(child.sentinel, self._on_exit)
         ready = msgspec.msgpack.decode(await became_ready, type=EngineReady)

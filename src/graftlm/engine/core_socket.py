@@ -15,12 +15,10 @@ from graftlm.engine.messages import ToFrontEnd, decode_to_front_end
 
 
 class CoreSocket:
-    """Binds at `address`, hands every message to `on_message` on the loop; sending never blocks."""
+    """Binds at `address`; once attached to a loop, hands every message to `on_message`. Sending never blocks."""
 
-    def __init__(
-        self, address: str, loop: asyncio.AbstractEventLoop, *, on_message: Callable[[ToFrontEnd], None]
-    ) -> None:
-        self._loop = loop
+    def __init__(self, address: str, *, on_message: Callable[[ToFrontEnd], None]) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._on_message = on_message
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
@@ -28,11 +26,16 @@ class CoreSocket:
         self._socket.bind(address)
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
         self._drain_is_due = False
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let `loop` take the messages, those that are there already first."""
+        self._loop = loop
         loop.add_reader(self._descriptor, self._drain)
+        loop.call_soon(self._drain)
 
     def send(self, data: bytes) -> None:
-        """Send a message; one to a core that is gone is lost, its sentinel tells."""
-        if self._descriptor < 0:
+        """Send a message, once attached; one to a core that is gone is lost, its sentinel tells."""
+        if self._descriptor < 0 or self._loop is None:
             return
         with contextlib.suppress(zmq.Again):
             self._socket.send(data, zmq.NOBLOCK)
@@ -53,6 +56,7 @@ class CoreSocket:
     def close(self) -> None:
         """Close the socket with what has not been sent; safe to call twice."""
         if self._descriptor >= 0:
-            self._loop.remove_reader(self._descriptor)
+            if self._loop is not None:
+                self._loop.remove_reader(self._descriptor)
             self._descriptor = -1
             self._context.destroy(linger=0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -24,6 +25,7 @@ from graftlm.frontend.text_assets import TextAssets, load_text_assets
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
     from graftlm.contracts.engine import EngineClient
+    from graftlm.engine.client import ProcessEngineClient
     from graftlm.frontend.chat_template import ChatTemplate
     from graftlm.frontend.tokenizer import Tokenizer
     from graftlm.plugins.host import PluginHost
@@ -205,17 +207,50 @@ class AsyncLLM:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def start_async_llm(config: EngineConfig, host: PluginHost, *, on_status: Callable[[str], None]) -> AsyncLLM:
-    """Load stat loggers, then start the engine's processes, reading tokenizer and template meanwhile.
+@dataclasses.dataclass(frozen=True)
+class BegunEngine:
+    """Processes that start and have their work, and the stat loggers; for `start_async_llm`, else `abandon`."""
+
+    client: ProcessEngineClient
+    stats: StatsHub
+
+    def abandon(self) -> None:
+        """End all of it at once; does nothing when `start_async_llm` has taken it over."""
+        if not self.client.is_started:
+            self.client.abandon()
+            self.stats.close()
+
+
+def begin_engine(config: EngineConfig, host: PluginHost) -> BegunEngine:
+    """Load stat loggers, then start the engine's processes, before there is an event loop."""
+    from graftlm.engine.client import ProcessEngineClient
+
+    stats = build_stats_hub(config, host)
+    client = ProcessEngineClient(config, host)
+    try:
+        client.begin()
+    except BaseException:
+        client.abandon()
+        stats.close()
+        raise
+    return BegunEngine(client, stats)
+
+
+async def start_async_llm(
+    config: EngineConfig,
+    host: PluginHost,
+    *,
+    on_status: Callable[[str], None],
+    begun: BegunEngine | None = None,
+) -> AsyncLLM:
+    """Start the engine, unless it was `begun`, and wait for it, reading tokenizer and template meanwhile.
 
     `on_status` gets a sentence whenever the start goes a step further. On failure, and when it is cancelled,
     nothing is left running.
     """
-    from graftlm.engine.client import ProcessEngineClient
-
-    stats = build_stats_hub(config, host)
-    client = ProcessEngineClient(config, host, on_status=on_status)
-    starting = asyncio.create_task(client.start())
+    begun = begun or begin_engine(config, host)
+    client, stats = begun.client, begun.stats
+    starting = asyncio.create_task(client.start(on_status=on_status))
     loading = asyncio.create_task(asyncio.to_thread(load_text_assets, config))
     try:
         done, _ = await asyncio.wait((starting, loading), return_when=asyncio.FIRST_EXCEPTION)
