@@ -3,8 +3,9 @@
 Cost per token is the time of a load divided by its output tokens, and, of decoding alone, the median time between
 two tokens divided by the streams. Numbers of streams are measured in turn, round by round.
 
-Then many streams of long contexts, twice: all must be served, no block of the KV cache may be left in use, and the
-second time may not take more memory than the first did (PSS of all processes, in MiB).
+Then many streams of long contexts, twice, on a server without a prefix cache, which would keep what it has seen as
+long as there is room: all must be served, no block of the KV cache may be left in use, and the second time may not
+take more memory than the first did (PSS of all processes, in MiB).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def measure_costs(server: LaunchedServer, options: argparse.Namespace) -> dict[i
 
 
 def measure_long_contexts(server: LaunchedServer, options: argparse.Namespace) -> list[dict[str, float]]:
-    """Serve the long contexts twice; each time new ones, so that no prefix is found again."""
+    """Serve the long contexts twice."""
     like = RandomPrompts(input_len=options.context, output_len=options.long_tokens, vocab_size=_VOCABULARY)
     found = []
     for turn in range(2):
@@ -118,23 +119,30 @@ def main() -> None:
     options = parser.parse_args()
     end_servers_when_terminated()
     stamp: dict[str, Any] = report.stamp("streams", vars(options))
-    with LaunchedServer([options.model, *options.arguments]) as server:
-        server.wait_for_first_token()
-        figures = measure_costs(server, options)
-        long = measure_long_contexts(server, options) if options.long_streams else []
+    figures: dict[int, list[dict[str, float]]] = {}
+    long: list[dict[str, float]] = []
+    if options.streams:
+        with LaunchedServer([options.model, *options.arguments]) as server:
+            server.wait_for_first_token()
+            figures = measure_costs(server, options)
+    if options.long_streams:
+        with LaunchedServer([options.model, "--no-enable-prefix-caching", *options.arguments]) as server:
+            server.wait_for_first_token()
+            long = measure_long_contexts(server, options)
     report.write_json({**stamp, "figures": figures, "long_contexts": long}, options.json)
     titles = list(next(iter(figures.values()))[0]) if figures else []
     rows = [
         (str(streams), *(with_spread([found[title] for found in rounds]) for title in titles))
         for streams, rounds in figures.items()
     ]
-    report.print_rows(f"medians (min…max) of {options.rounds}", rows, header=("streams", *titles))
+    if rows:
+        report.print_rows(f"medians (min…max) of {options.rounds}", rows, header=("streams", *titles))
     if long:
         grown = long[1]["PSS after, MiB"] - long[0]["PSS after, MiB"]
         in_use = long[-1]["KV cache in use after"]
         print(
-            f"{options.long_streams} streams of {options.context} tokens: all served twice; the second time took "
-            f"{grown:+.1f} MiB more; {100 * in_use:.1f} % of the KV cache in use after it"
+            f"{options.long_streams} streams of {options.context} tokens: all served twice; memory changed by "
+            f"{grown:+.1f} MiB the second time; {100 * in_use:.1f} % of the KV cache in use after it"
         )
 
 
