@@ -6,6 +6,7 @@ from graftlm.config.engine_config import EngineConfig
 from graftlm.config.errors import ConfigError, InvalidOption
 from graftlm.contracts.platform import Platform
 from graftlm.engine.validation import check_names, check_numbers, check_op_switches, check_worker_class
+from graftlm.plugins import Plugin
 
 
 class FakeHost:
@@ -18,6 +19,12 @@ class FakeHost:
 
     def available(self, point) -> list[str]:
         return self.names.get(point.name, [])
+
+    def plugins(self, point) -> list[Plugin]:
+        return [
+            Plugin(point=point.name, name=name, value="acme:f", distribution="acme", version="1.0")
+            for name in self.available(point)
+        ]
 
 
 class AcmePlatform(Platform):
