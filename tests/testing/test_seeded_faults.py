@@ -205,16 +205,27 @@ def test_a_wrong_stat_logger_is_caught(name: str, check: str, words: str) -> Non
     [
         ("no_plugin", "test_the_factory_makes_an_endpoint_plugin", "it returns a dict"),
         ("one_for_all", "test_the_factory_makes_an_endpoint_plugin", "the same object twice"),
-        ("AddsNothing", "test_it_only_adds_routes", "adds no route"),
+        ("NotAwaited", "test_the_factory_makes_an_endpoint_plugin", "its init_state is not `async def`"),
+        ("AddsNothing", "test_it_only_adds_routes", "neither attach_router nor attach_core_routes adds a route"),
+        ("RaisesInAHook", "test_it_only_adds_routes", "attach_router raises OSError: no licence"),
+        ("MountsOverTheServer", "test_it_only_adds_routes", "it mounts an application at '/v1'"),
         ("MountsAnApp", "test_it_only_adds_routes", "it mounts an application"),
-        ("Grows", "test_every_app_gets_the_same_routes", "then"),
+        ("Grows", "test_every_app_gets_the_same_routes", "first attach_router adds"),
+        ("GrowsInTheCore", "test_every_app_gets_the_same_routes", "first attach_core_routes adds"),
+        ("LeavesAFile", "test_it_leaves_nothing_behind", "it leaves answer-"),
         ("LateEndpoint", "test_init_state_takes_a_ready_engine", "LateRegistration"),
         ("Fails", "test_plain_routes_answer", "GET /plugins/conformance/ok raises KeyError"),
     ],
 )
 def test_a_wrong_endpoint_is_caught(name: str, check: str, words: str) -> None:
-    """Its factory, its routes, what it registers late, what it raises."""
+    """Its factory, its routes, what it registers late, what it raises, what it leaves."""
     assert words in broken(EndpointConformance, f"wrong_front_end:{name}", check)
+
+
+@pytest.mark.parametrize("name", ["SoundEndpoint", "OnlyCore"])
+def test_sound_endpoints_pass(name: str) -> None:
+    """What the wrong ones derive from, and one that serves core routes only."""
+    assert failures(type("Sound", (EndpointConformance,), {"subject": f"wrong_front_end:{name}"})) == {}
 
 
 @pytest.mark.parametrize(

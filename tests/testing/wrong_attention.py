@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
+from which_process import PROCESS_NUMBER
 
 from graftlm.ops.attention.torch_paged import TorchPagedAttention
 
@@ -102,7 +102,7 @@ class DiffersBetweenProcesses(TorchPagedAttention):
     name = "PID"
 
     def attend(self, query: torch.Tensor, kv_cache: torch.Tensor, metadata: Any) -> torch.Tensor:
-        return super().attend(query, kv_cache, metadata) * (1 + os.getpid() % 89 / 100)
+        return super().attend(query, kv_cache, metadata) * (1 + PROCESS_NUMBER / 100)
 
 
 class FailsWithoutRequests(TorchPagedAttention):

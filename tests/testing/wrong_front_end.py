@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -90,6 +91,42 @@ class Grows(EndpointPlugin):
         type(self).routes += 1
         for i in range(self.routes):
             router.add_api_route(f"/route{i}", SoundEndpoint().ok)
+
+
+class GrowsInTheCore(SoundEndpoint):
+    routes = 0
+
+    def attach_core_routes(self, router: APIRouter) -> None:
+        type(self).routes += 1
+        router.add_api_route(f"/v1/own{self.routes}", self.ok)
+
+
+class NotAwaited(SoundEndpoint):
+    def init_state(self, engine: Any, settings: Any) -> None:  # type: ignore[override]
+        self.engine = engine
+
+
+class RaisesInAHook(EndpointPlugin):
+    def attach_router(self, router: APIRouter) -> None:
+        raise OSError("no licence")
+
+
+class MountsOverTheServer(SoundEndpoint):
+    def attach_core_routes(self, router: APIRouter) -> None:
+        router.mount("/v1", FastAPI())
+
+
+class LeavesAFile(SoundEndpoint):
+    async def ok(self) -> dict[str, bool]:
+        tempfile.mkdtemp(prefix="answer-")
+        return {"ok": True}
+
+
+class OnlyCore(EndpointPlugin):
+    """Not wrong: it only takes the place of one of the server's routes."""
+
+    def attach_core_routes(self, router: APIRouter) -> None:
+        router.add_api_route("/v1/models", SoundEndpoint().ok)
 
 
 _only = SoundEndpoint()

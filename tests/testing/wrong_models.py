@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+from which_process import PROCESS_NUMBER
 
 from graftlm.models.llama import LlamaForCausalLM
 
@@ -70,7 +70,7 @@ class ForgetsWeights(LlamaForCausalLM):
 class DiffersBetweenProcesses(LlamaForCausalLM):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, context: Any) -> torch.Tensor:
         hidden = super().forward(input_ids, positions, context)
-        return torch.cat((hidden[:, :1] * (1 + os.getpid() % 97), hidden[:, 1:]), dim=-1)
+        return torch.cat((hidden[:, :1] * PROCESS_NUMBER, hidden[:, 1:]), dim=-1)
 
 
 class AnswersOnEveryRank(LlamaForCausalLM):

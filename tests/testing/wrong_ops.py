@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
+from which_process import PROCESS_NUMBER
 
 from graftlm.layers.norm import RMSNorm
 from graftlm.layers.rotary import RotaryEmbedding
@@ -79,7 +79,7 @@ class DiffersBetweenProcesses(RMSNorm):
     def forward_oot(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         found = super().forward_native(x, residual)
         y = found if isinstance(found, torch.Tensor) else found[0]
-        y.mul_(1 + 1e-7 * (1 + os.getpid() % 40))
+        y.mul_(1 + 1e-6 * PROCESS_NUMBER)
         return found
 
 

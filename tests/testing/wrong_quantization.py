@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import nn
+from which_process import PROCESS_NUMBER
 
 from graftlm.contracts.quantization import LinearMethod, QuantizationConfig
 from graftlm.contracts.weights import QuantizedWeight
@@ -189,7 +190,7 @@ class MisreadsBlocks(Sound):
 
 class DiffersBetweenProcesses(Sound):
     method = _with(
-        apply=lambda self, layer, x, bias=None: _plain_apply(self, layer, x, bias) + hash("process") % 1000 * 1e-9
+        apply=lambda self, layer, x, bias=None: _plain_apply(self, layer, x, bias) + 1e-3 * PROCESS_NUMBER
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from typing import Any
 
 import msgspec
+from which_process import PROCESS_NUMBER
 
 from graftlm.contracts.step import StepPlan, StepResult
 from graftlm.models import ModelRegistry
@@ -158,8 +158,9 @@ class KeepsState(_Answers):
 
 class DiffersBetweenProcesses(_Answers):
     def changed(self, plan: StepPlan, result: StepResult) -> Any:
-        shift = os.getpid() % 97
-        result.sampled_token_ids = {n: [(ids[0] + shift) % 264] for n, ids in result.sampled_token_ids.items()}
+        result.sampled_token_ids = {
+            n: [(ids[0] + PROCESS_NUMBER - 1) % 264] for n, ids in result.sampled_token_ids.items()
+        }
         return result
 
 

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import json, sys
 from graftlm import LLM, SamplingParams
@@ -14,7 +16,7 @@ from graftlm.models import ModelRegistry
 
 ModelRegistry.register_model("ProgramForCausalLM", "graftlm_dummy_model.my_opt:MyOPTForCausalLM")
 overrides = {"architectures": ["ProgramForCausalLM"]}
-with LLM(sys.argv[1], hf_overrides=overrides, tensor_parallel_size=2) as llm:
+with LLM(sys.argv[1], hf_overrides=overrides, tensor_parallel_size=2, start_method=sys.argv[2]) as llm:
     outputs = llm.generate([[5, 6, 7], [8]], SamplingParams(max_tokens=4, ignore_eos=True))
     answer = {
         "tokens": [output.outputs[0].token_ids for output in outputs],
@@ -26,12 +28,17 @@ print(json.dumps(answer))
 """
 
 
-def test_what_a_program_registers_exists_in_its_workers(site, wheels, tiny_opt, tmp_path):
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_what_a_program_registers_exists_in_its_workers(site, wheels, tiny_opt, tmp_path, start_method):
     """A script registers an architecture and makes an LLM of two workers: both have it; nothing detects twice."""
     site.install(wheels["dummy_platform"], wheels["dummy_model"])
     env = {**os.environ, **site.environment, "GRAFTLM_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tiny_opt)], env=env, capture_output=True, text=True, timeout=180
+        [sys.executable, "-c", SCRIPT, str(tiny_opt), start_method],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])

@@ -88,6 +88,7 @@ def test_stop_03_each_detector_is_asked_once_per_server(tour):
         "cpu", "cuda", "dummy_platform_plugin", "rocm", "tpu", "witness_device", "xpu",
     ]  # fmt: skip
     assert {e["process"] for e in asked} == {FRONT_END}
+    assert [e["process"] for e in tour.events("discovered")] == [FRONT_END], "no child discovers again"
     assert [r["pid"] for r in tour.records("detector called")] == [tour.pids[FRONT_END]]
     assert len(tour.log("plugin.dummy_platform_plugin: detector called")) == 1
     (activated,) = tour.events("platform_activated")

@@ -19,6 +19,7 @@ from graftlm.plugins.spelling import kind_of
 from graftlm.testing.conformance.front_end import FrontEndSuite
 from graftlm.testing.engine import ScriptedEngineClient
 from graftlm.testing.suite import NotDeclared
+from graftlm.testing.traces import watched
 
 _PREFIX = "/plugins/conformance"
 
@@ -43,10 +44,10 @@ class EndpointConformance(FrontEndSuite):
         self.require(inspect.iscoroutinefunction(first.init_state), "its init_state is not `async def`")
 
     def test_it_only_adds_routes(self) -> None:
-        """`attach_router` adds at least one route below its own prefix, and mounts no application."""
+        """It has at least one route, below its own prefix or in place of the server's, and mounts no app."""
         with self.host() as host:
-            routes = self._routes(host)
-        self.require(bool(routes), "attach_router adds no route")
+            routes = [*self._routes(host), *self._routes(host, "attach_core_routes")]
+        self.require(bool(routes), "neither attach_router nor attach_core_routes adds a route")
         for route in routes:
             path = str(getattr(route, "path", ""))
             plain = getattr(route, "original_route", route)
@@ -57,8 +58,9 @@ class EndpointConformance(FrontEndSuite):
     def test_every_app_gets_the_same_routes(self) -> None:
         """Attaching again, for another app, adds the same routes: no state in the module."""
         with self.host() as host:
-            first, second = ([_signature(r) for r in self._routes(host)] for _ in range(2))
-        self.require(first == second, f"first it adds {first}, then {second}")
+            for hook in ("attach_router", "attach_core_routes"):
+                first, second = ([_signature(r) for r in self._routes(host, hook)] for _ in range(2))
+                self.require(first == second, f"first {hook} adds {first}, then {second}")
 
     def test_init_state_takes_a_ready_engine(self) -> None:
         """`init_state(engine, settings)` is awaited once, when the engine is ready and nothing may register."""
@@ -76,13 +78,20 @@ class EndpointConformance(FrontEndSuite):
                 self.require(not error, f"GET {path} raises {error}")
                 self.require(status < 500, f"GET {path} answers {status}")
 
-    def _routes(self, host: PluginHost) -> list[BaseRoute]:
+    def test_it_leaves_nothing_behind(self) -> None:
+        """Starting and answering leave no temporary file: a server may run for months."""
+        with watched() as traces, self._running() as (app, router, runner):
+            for path in _plain_paths(app, router):
+                runner.run(_get(app, path))
+        self.require(not traces.left, f"it leaves {', '.join(traces.left)} in the temporary folder")
+
+    def _routes(self, host: PluginHost, hook: str = "attach_router") -> list[BaseRoute]:
         router = APIRouter()
         try:
-            with self.calling(host, "EndpointPlugin.attach_router"):
-                self.load()().attach_router(router)
+            with self.calling(host, f"EndpointPlugin.{hook}"):
+                getattr(self.load()(), hook)(router)
         except Exception as error:
-            self.fail(f"attach_router raises {type(error).__name__}: {error}")
+            self.fail(f"{hook} raises {type(error).__name__}: {error}")
         return routes_of(router.routes)
 
     @contextmanager
