@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
+from plugin_packages import Site
 
 
-def bench(*words: str) -> dict:
+def bench(*words: str, env: Mapping[str, str] | None = None) -> dict:
     command = [sys.executable, "-m", "graftlm", "bench", words[0], "--json", "-", *words[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, **(env or {})})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -48,6 +51,67 @@ def test_plugins_are_priced_by_process_and_call(tiny_llama):
     assert result["start_ms"]["graftlm:LlamaForCausalLM"]["engine core"] > 0
     assert {"rms_norm", "rotary_embedding", "silu_and_mul"} <= {row["op"] for row in result["ops"]["calls"]}
     assert all(row["ns"] > 0 for row in result["ops"]["calls"])
+
+
+SLOW_OPS = """
+    import time
+    from graftlm.layers.activation import SiluAndMul
+    from graftlm.ops.implementation import OpImplementation
+
+    time.sleep(0.05)
+
+    class SlowSilu(SiluAndMul):
+        def forward_cpu(self, x):
+            time.sleep(0.002)
+            return self.forward_native(x)
+
+    class SlowNorm(OpImplementation):
+        @classmethod
+        def supports(cls, *, device, dtype, shape):
+            return True
+
+        def __init__(self, op):
+            self.op = op
+
+        def __call__(self, *args):
+            time.sleep(0.004)
+            return self.op.forward_native(*args)
+"""
+
+
+def test_what_a_plugin_costs_is_what_it_takes(tmp_path, tiny_llama):
+    """Sleeps of known length are found where they are slept; flags of the server choose what is measured."""
+    site = Site(tmp_path / "site").write(
+        "slow-ops",
+        entry_points={
+            "custom_ops": {"graftlm.layers.activation.SiluAndMul": "slow_ops:SlowSilu"},
+            "op_implementations": {"rms_norm.slow": "slow_ops:SlowNorm"},
+        },
+        files={"slow_ops.py": SLOW_OPS},
+    )
+    site.write(
+        "slow-start",
+        entry_points={"general_plugins": {"late": "slow_start:register"}, "models": {"NeverForCausalLM": "x:Y"}},
+        files={"slow_start.py": "import time\n\ndef register():\n    time.sleep(0.03)\n"},
+    )
+    words = ["plugins", str(tiny_llama), "--rounds", "1", "--calls", "7"]
+    result = bench(*words, env=site.environment)
+    start = result["start_ms"]
+    rows = {(row["op"], row["chosen"]): row for row in result["ops"]["calls"]}
+    leaner = bench(*words, "--", "--disable-plugin=late", "--op-providers=slow", env=site.environment)
+
+    assert start["slow-start:late"]["front end"] >= 30
+    assert start["slow-start:late"]["engine core"] >= 30
+    assert start["slow-ops:graftlm.layers.activation.SiluAndMul"]["engine core"] >= 50
+    assert "slow-start:NeverForCausalLM" in result["idle"]
+    assert rows["silu_and_mul", True]["ns"] >= 2e6
+    assert rows["rms_norm", False]["ns"] >= 4e6
+    assert rows["rms_norm", False]["provider"] == "slow-ops 1.0"
+    assert rows["rms_norm", True]["method"] != "rms_norm.slow"
+    assert "slow-start:late" not in leaner["start_ms"]
+    assert {row["method"] for row in leaner["ops"]["calls"] if row["op"] == "rms_norm" and row["chosen"]} == {
+        "rms_norm.slow"
+    }
 
 
 def test_a_server_that_cannot_start_is_the_last_word(tmp_path):

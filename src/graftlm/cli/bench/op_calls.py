@@ -1,6 +1,9 @@
-"""Calls every op on its own example, as chosen and as its reference: `python -m graftlm.cli.bench.op_calls CALLS`.
+"""Calls every op on its own example: as it is chosen, as each plugin would compute it, and as its reference.
 
-It runs in a process of its own, which imports torch, and prints one line of JSON. It verifies nothing.
+    python -m graftlm.cli.bench.op_calls CALLS [SERVE OPTION …]
+
+It runs in a process of its own, which imports torch, and prints one line of JSON. The options that choose plugins
+and ops hold as they would for `graftlm serve`. It verifies nothing.
 """
 
 from __future__ import annotations
@@ -9,22 +12,30 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 import graftlm.layers
 import graftlm.ops.sampling
+from graftlm.cli.startup import start_plugins
+from graftlm.config.arguments import read_selection
 from graftlm.config.engine_config import EngineConfig
+from graftlm.config.options import engine_options
+from graftlm.contracts.points import OP_IMPLEMENTATIONS
 from graftlm.ops.build import building
 from graftlm.ops.custom_op import CustomOp, op_registry
 from graftlm.ops.examples import OpExample, tensors_in
 from graftlm.ops.verify import provider_of
-from graftlm.platforms.bootstrap import bootstrap_frontend
 from graftlm.plugins import Role
 
 _ROUNDS = 7
+_OP_OPTIONS = [
+    option for option in engine_options() if option.path in ("compilation.custom_ops", "compilation.op_providers")
+]
 
 
 @CustomOp.register("bench_nothing")
@@ -36,15 +47,41 @@ class Nothing(CustomOp):
 
 
 def main() -> None:
-    calls = int(sys.argv[1])
+    calls, argv = int(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
-    host = bootstrap_frontend()
+    selection = read_selection(argv, more=_OP_OPTIONS)
+    host = start_plugins(selection)
     host.take_role(Role.WORKER)
-    with torch.inference_mode(), building(EngineConfig(), dtype=torch.float32, device=torch.device("cpu")):
+    config = EngineConfig()
+    for option in _OP_OPTIONS:
+        if option.path in selection.values:
+            setattr(config.compilation, option.field, selection.values[option.path])
+    with as_built(config):
         nothing, x = Nothing(), torch.zeros(1)
         dispatch_ns = nanoseconds(nothing, (x,), calls) - nanoseconds(nothing.forward_native, (x,), calls)
-        rows = [row for op, example in smallest_examples() if (row := measure(op, example, calls))]
-    print(json.dumps({"dispatch_ns": dispatch_ns, "calls": rows}))
+        rows = [measure(op, example, calls) for op, example in smallest_examples()]
+    others = set(host.available(OP_IMPLEMENTATIONS)) - {row["method"] for row in rows}
+    rows += not_chosen(others, config, calls)
+    print(json.dumps({"dispatch_ns": dispatch_ns, "calls": sorted(rows, key=lambda row: str(row["op"]))}))
+
+
+@contextmanager
+def as_built(config: EngineConfig) -> Iterator[None]:
+    """Let ops be chosen as for a model of this configuration."""
+    with torch.inference_mode(), building(config, dtype=torch.float32, device=torch.device("cpu")):
+        yield
+
+
+def not_chosen(names: Collection[str], config: EngineConfig, calls: int) -> list[dict[str, Any]]:
+    """Measure the implementations of ops that nothing chose, as if each provider were asked first."""
+    rows = []
+    for provider in sorted({name.rpartition(".")[2] for name in names}):
+        first = replace(config.compilation, op_providers=[provider])
+        with as_built(replace(config, compilation=first)):
+            for op, example in smallest_examples():
+                if op.choice.method in names:
+                    rows.append({**measure(op, example, calls), "chosen": False})
+    return rows
 
 
 def smallest_examples() -> Iterator[tuple[CustomOp, OpExample]]:
@@ -73,6 +110,7 @@ def measure(op: CustomOp, example: OpExample, calls: int) -> dict[str, Any]:
         "method": op.choice.method,
         "provider": provider_of(op).plugin,
         "example": example.label,
+        "chosen": True,
         "ns": nanoseconds(op, example.args, calls),
         "native_ns": nanoseconds(op.forward_native, example.args, calls),
     }

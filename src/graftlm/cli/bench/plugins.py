@@ -21,6 +21,8 @@ from graftlm.cli.startup_report import plugin_ms
 from graftlm.config.arguments import ArgumentParser
 from graftlm.contracts.errors import GraftlmError
 
+_DISCOVERY = "looking through all packages"
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -41,36 +43,47 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     words, arguments = read_launch_words(parser, argv, counts=("rounds", "calls"))
     result = report.stamp("plugins", {"arguments": arguments, "rounds": words.rounds, "calls": words.calls})
     with report.Progress(words.rounds, "launches", show=not words.no_progress) as bar:
-        result["start_ms"] = start_costs(arguments, rounds=words.rounds, bar=bar)
-    result["ops"] = {} if words.no_ops else op_costs(words.calls)
+        result["start_ms"], result["idle"] = start_costs(arguments, rounds=words.rounds, bar=bar)
+    result["ops"] = {} if words.no_ops else op_costs(words.calls, arguments[1:])
     report.write_json(result, words.json)
     if words.json != "-":
         print_result(result)
     return 0
 
 
-def start_costs(arguments: Sequence[str], *, rounds: int, bar: report.Progress) -> dict[str, dict[str, float]]:
-    """Return the median milliseconds at start, by plugin and process."""
+def start_costs(
+    arguments: Sequence[str], *, rounds: int, bar: report.Progress
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Return the median milliseconds at start, by plugin and process, and the plugins that were not needed."""
+    idle: list[str] = []
     seen: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(rounds):
         with LaunchedServer(arguments) as server:
             server.wait_for_first_token()
-            events = server.get("/plugins?events=true")["events"]
+            told = server.get("/plugins?events=true")
+        events = told["events"]
+        idle = [f"{p['distribution']}:{p['name']}" for p in told["plugins"] if p["state"] == "idle"]
         for process in dict.fromkeys(event["process"] for event in events):
-            for plugin, ms in plugin_ms(events, process).items():
+            for plugin, ms in {**discovery_ms(events, process), **plugin_ms(events, process)}.items():
                 seen[plugin][process].append(ms)
         bar.advance()
-    return {
+    medians = {
         plugin: {process: statistics.median(values) for process, values in processes.items()}
         for plugin, processes in seen.items()
     }
+    return medians, idle
 
 
-def op_costs(calls: int) -> dict[str, Any]:
+def discovery_ms(events: Sequence[dict[str, Any]], process: str) -> dict[str, float]:
+    """Return what it takes to look through all installed packages, which is nobody's own cost."""
+    found = [e for e in events if e["event"] == "discovered" and e["process"] == process]
+    return {_DISCOVERY: sum(float(event["facts"]["ms"]) for event in found)} if found else {}
+
+
+def op_costs(calls: int, served: Sequence[str] = ()) -> dict[str, Any]:
     """Return what a call of each op costs; ops are called in a process of their own, since they need torch."""
-    done = subprocess.run(
-        [sys.executable, "-m", "graftlm.cli.bench.op_calls", str(calls)], capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "graftlm.cli.bench.op_calls", str(calls), *served]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise GraftlmError(f"the process that calls ops failed: {done.stderr.strip()[-1500:]}")
     costs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -86,11 +99,15 @@ def print_result(result: dict[str, Any]) -> None:
         for plugin, by_process in by_cost
     ]
     report.print_rows("milliseconds at start", rows, header=("plugin", *processes))
+    others = [name for name in result["idle"] if not name.startswith("graftlm:")]
+    if others:
+        print(f"\nnothing, since they were not needed: {', '.join(others)}")
     if ops := result["ops"]:
         print(f"\nnanoseconds of a call through an op object, beside its method alone: {ops['dispatch_ns']:.0f}")
         calls = [
-            (row["op"], row["method"], row["provider"], report.number(row["ns"]), report.number(row["native_ns"]))
+            (f"{row['op']}{'' if row['chosen'] else ' (not chosen)'}", row["method"], row["provider"],
+             report.number(row["ns"]), report.number(row["native_ns"]))
             for row in ops["calls"]
-        ]
+        ]  # fmt: skip
         header = ("op", "computed by", "of", "ns per call", "forward_native")
         report.print_rows("\nops on the smallest of their examples", calls, header=header)
