@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from graftlm_kernels.capture import Arena, StepCapture
+from graftlm_kernels.arena import Arena
+from graftlm_kernels.capture import StepCapture
+from graftlm_kernels.recording import ModuleCall
 
 from graftlm.layers.activation import SiluAndMul
 from graftlm.plugins.current import find_host, hold_host
@@ -41,47 +43,123 @@ def requests(prefix: str = "r", *, count: int = 4) -> list[Any]:
     return [greedy(f"{prefix}{i}", prompt, max_tokens=6 + 4 * i) for i, prompt in enumerate(prompts)]
 
 
-def capture_of(engine: Any) -> StepCapture:
-    capture = engine.worker.model_runner._forward
+def capture_of(engine: Any, *, greedy: bool = True) -> StepCapture:
+    runner = engine.worker.model_runner
+    capture = runner._greedy if greedy else runner._forward
     assert isinstance(capture, StepCapture)
     return capture
+
+
+def never_keep(engine: Any) -> Any:
+    runner = engine.worker.model_runner
+    runner._forward, runner._greedy = engine.worker.model, None
+    return engine
 
 
 def test_kept_steps_give_the_model_s_tokens(tiny_llama):
     """Two models in one process, each with steps of its own; a second round uses what the first one kept."""
     engine, other = make_engine(tiny_llama), make_engine(tiny_llama, block_size=32)
-    plain = make_engine(tiny_llama)
-    plain.worker.model_runner._forward = plain.worker.model
-    expected = plain.outputs(requests())
+    expected = never_keep(make_engine(tiny_llama)).outputs(requests())
 
     for _ in range(2):
         assert engine.outputs(requests()) == expected
         assert other.outputs(requests()) == expected
     steps = capture_of(engine).steps
     assert set(steps) == {1, 2, 3, 4}
-    assert all(step.is_proven and len(step.kept) > 10 for step in steps.values())
+    assert all(step.is_proven and step.num_native > 10 and not step.splits for step in steps.values())
+    assert not capture_of(engine, greedy=False).steps, "nobody asked for anything but the best tokens"
 
 
-def test_a_computation_by_torch_is_left_to_the_model(tiny_llama):
-    """One op switched off: nothing is kept, and the reason names what torch computed."""
-    engine = make_engine(tiny_llama, custom_ops=["-silu_and_mul"])
+def test_rows_that_want_more_than_the_best_token_keep_hidden_states(tiny_llama):
+    """Temperature, log-probabilities, penalties and bias: sampling is Python's, the model is kept all the same."""
+    from worker_runs import request_of
 
-    expected = make_engine(tiny_llama, custom_ops=["none"], attention_backend="TORCH_PAGED").outputs(requests())
-    assert engine.outputs(requests()) == expected
-    assert "silu" in str(capture_of(engine).obstacle)
+    wishes: list[dict[str, Any]] = [
+        {"temperature": 0.7, "seed": 3},
+        {"temperature": 0, "logprobs": 2},
+        {"temperature": 0, "logit_bias": {5: 90}},
+        {"temperature": 0, "repetition_penalty": 1.5},
+        {"temperature": 0, "min_tokens": 3},
+    ]
+    asked = [request_of(f"r{i}", [5 + i, 6, 7], max_tokens=8, **wish) for i, wish in enumerate(wishes)]
+    engine = make_engine(tiny_llama)
+
+    for request in asked:
+        expected = never_keep(make_engine(tiny_llama)).outputs([request])
+        assert engine.outputs([request]) == expected
+    assert capture_of(engine, greedy=False).steps[1].is_proven
     assert not capture_of(engine).steps
 
 
-def test_code_of_others_runs_in_every_step(tiny_llama, monkeypatch):
-    """A model with a class from elsewhere is not kept at all."""
+def test_a_computation_by_torch_splits_the_step(tiny_llama):
+    """One op switched off: the rest is kept around it."""
+    engine = make_engine(tiny_llama, custom_ops=["-silu_and_mul"])
 
-    class Other(SiluAndMul):
+    expected = make_engine(tiny_llama, custom_ops=["none"], attention_backend="TORCH_PAGED").outputs(requests())
+    for _ in range(2):
+        assert engine.outputs(requests()) == expected
+    steps = capture_of(engine).steps
+    assert set(steps) == {1, 2, 3, 4} and all(step.is_proven for step in steps.values())
+    assert all(step.splits == ["aten.silu.default", "aten.mul_.Tensor"] * 2 for step in steps.values())
+
+
+class Counting(SiluAndMul):
+    """Somebody else's op: it counts, and looks at what it is given by means that torch does not see."""
+
+    calls: ClassVar[list[int]] = []
+
+    def forward_cpu(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.append(len(x))
+        gate, up = np.split(x.numpy(), 2, axis=1)
+        return torch.from_numpy(gate / (1 + np.exp(-gate)) * up)
+
+
+def test_code_of_others_runs_in_every_step(tiny_llama, monkeypatch):
+    """Its class is from elsewhere: the step is split there, and whatever it does is done each time."""
+    monkeypatch.setattr("graftlm.models.llama.SiluAndMul", Counting)
+    engine = make_engine(tiny_llama)
+    expected = make_engine(tiny_llama, custom_ops=["-silu_and_mul"]).outputs(requests())
+
+    for _ in range(2):
+        assert engine.outputs(requests()) == expected
+    steps = capture_of(engine).steps
+    assert set(steps) == {1, 2, 3, 4} and all(step.is_proven for step in steps.values())
+    assert [split.partition(" ")[0] for split in steps[1].splits] == [
+        f"model.model.layers.{i}.mlp.act_fn" for i in range(2)
+    ]
+    Counting.calls.clear()
+    updates = engine.run(requests()[:1])
+    assert len(Counting.calls) == 2 * sum(len(update.new_token_ids) for update in updates["r0"])
+
+
+def test_a_model_of_others_is_never_kept(tiny_llama):
+    """Its own code wants to run, and more than its forward is called."""
+    from graftlm.models.llama import LlamaForCausalLM
+
+    class Other(LlamaForCausalLM):
         pass
 
-    monkeypatch.setattr("graftlm.models.llama.SiluAndMul", Other)
     engine = make_engine(tiny_llama)
+    engine.worker.model.__class__ = Other
+    runner = engine.worker.model_runner = engine.worker.build_model_runner()
 
-    assert engine.worker.model_runner._forward is engine.worker.model
+    assert runner._forward is engine.worker.model and runner._greedy is None
+    assert engine.outputs(requests()) == never_keep(make_engine(tiny_llama)).outputs(requests())
+
+
+def test_a_module_that_changes_its_answer_s_shape_ends_what_was_kept(tiny_llama, monkeypatch):
+    """The step is computed by the model after all."""
+    monkeypatch.setattr("graftlm.models.llama.SiluAndMul", Counting)
+    engine = make_engine(tiny_llama)
+    expected = engine.outputs(requests())
+    capture = capture_of(engine)
+    for step in capture.steps.values():
+        for part in step.parts:
+            if isinstance(part, ModuleCall):
+                part.copies = [place[:, :-1] for place in part.copies]
+
+    assert list(engine.outputs(requests("again")).values()) == list(expected.values())
+    assert capture.is_given_up and "act_fn returned" in str(capture.obstacle)
 
 
 def test_a_computation_that_nobody_sees_is_found_by_its_result(tiny_llama, monkeypatch):
@@ -100,6 +178,7 @@ def test_a_computation_that_nobody_sees_is_found_by_its_result(tiny_llama, monke
 
     assert engine.outputs(requests()) == expected
     assert "differ" in str(capture_of(engine).obstacle)
+    assert capture_of(engine).is_given_up and not capture_of(engine).steps
 
 
 def test_a_hook_that_comes_later_is_heard(tiny_llama):
@@ -126,28 +205,33 @@ def test_another_kv_cache_ends_what_was_kept(tiny_llama):
 
 
 def test_arena_hands_out_only_what_nobody_uses():
-    """Views keep memory taken; freed memory of a fitting size is used again."""
-    arena = Arena()
-    first = arena.like(torch.empty(3, 100))
+    """Views keep memory taken; freed memory of a fitting size is used again, for steps of any number of rows."""
+    arena = Arena(64)
+    first = arena.like(torch.empty(3, 100), rows=3)
     view = first[1:].view(-1)
     address = first.data_ptr()
     del first
-    second = arena.like(torch.empty(3, 100))
+    second = arena.like(torch.empty(3, 100), rows=3)
     assert second.data_ptr() != address
+    again = arena.seen_again(view)
+    assert again.data_ptr() == view.data_ptr() and torch.equal(again, view)
     del view
-    third = arena.like(torch.empty(100, 3))
+    third = arena.like(torch.empty(50, 100), rows=50)
     assert third.data_ptr() == address
     assert arena.owns(third)
     assert not arena.owns(torch.empty(3))
     assert arena.like(torch.empty(0, 4)).shape == (0, 4)
+    odd = arena.like(torch.empty(7, dtype=torch.bool), rows=7)
+    assert arena.seen_again(odd[2:]).data_ptr() == odd.data_ptr() + 2
 
 
 def test_keeping_a_step_imports_no_compiler():
     """The first kept step must not pay for a part of torch that nobody here uses."""
     program = (
         "import sys, torch\n"
-        "from graftlm_kernels.capture import Arena, Watch\n"
-        "with Watch(Arena()): torch.empty(4).view(2, 2)\n"
+        "from graftlm_kernels.arena import Arena\n"
+        "from graftlm_kernels.recording import Recording\n"
+        "with Recording(Arena(1), where=(0,) * 7, rows=1, context=None): torch.empty(4).view(2, 2)\n"
         "print([m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

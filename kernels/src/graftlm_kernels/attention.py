@@ -5,7 +5,6 @@ It does not know models; how a step is cut into tasks for the threads is the nat
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -18,8 +17,6 @@ from graftlm_kernels.ops import RotaryEmbedding
 
 if TYPE_CHECKING:
     from graftlm.contracts.platform import AttentionQuestion
-
-logger = logging.getLogger(__name__)
 
 MAX_HEAD_SIZE = 1024
 FORMATS = tuple(str(dtype).removeprefix("torch.") for dtype in DTYPE_CODES)
@@ -70,9 +67,7 @@ class NativeCpuAttention(AttentionBackend):
     @classmethod
     def capture_steps(cls, model: torch.nn.Module) -> StepCapture | None:
         capture = StepCapture(model)
-        if capture.obstacle:
-            logger.debug("steps are not kept: %s", capture.obstacle)
-        return None if capture.obstacle else capture
+        return None if capture.is_given_up else capture
 
     def __init__(
         self, *, num_heads: int, num_kv_heads: int, head_size: int, scale: float, prefix: str = ""

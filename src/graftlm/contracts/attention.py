@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +45,17 @@ class ForwardContext:
     attention: AttentionMetadata
 
 
+class StepCapture(Protocol):
+    """A call that gives what a model gives; see `AttentionBackend.capture_steps`."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it only asks the model from now on; the same on all ranks after the same calls."""
+
+    def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor, context: ForwardContext) -> Any:
+        """Return what the model would; the tensors are the caller's until the next call."""
+
+
 class AttentionBackend(ABC):
     """One way to compute paged attention. One instance serves one attention layer."""
 
@@ -70,10 +80,12 @@ class AttentionBackend(ABC):
         """Add to `metadata.backend`, once per step, what all layers of this backend share."""
 
     @classmethod
-    def capture_steps(cls, model: torch.nn.Module) -> Callable[..., torch.Tensor] | None:
+    def capture_steps(cls, model: torch.nn.Module) -> StepCapture | None:
         """Offer a call that gives what `model(input_ids, positions, context)` gives, faster where steps are alike.
 
-        Asked once, when caches are bound, of the only backend of a model that one rank computes alone.
+        Asked when caches are bound, of the only backend of a model, on every rank: once with the model, and once
+        with a module that computes a model's best tokens. All ranks must answer alike, and make the same
+        collective calls.
         """
         return None
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from graftlm.contracts.request import TokenLogprobs
 from graftlm.contracts.step import StepPlan, StepResult
-from graftlm.distributed.groups import tp_size
 from graftlm.ops.build import building
 from graftlm.ops.sampling import LogprobTensors, Sampler
 from graftlm.ops.verify import verify_ops
+from graftlm.worker.greedy_step import GreedyStep
 from graftlm.worker.input_batch import InputBatch
 from graftlm.worker.step_inputs import StepInputs, build_step_inputs
 
@@ -50,8 +50,6 @@ class ModelRunner:
         self.device = device
         self.is_driver = is_driver
         self._backends = backends
-        alone = len(backends) == 1 and tp_size() == 1
-        self._forward = (backends[0].capture_steps(model) if alone else None) or model
         assert config.model.max_model_len is not None, "the configuration is resolved"
         self.batch = InputBatch(
             max_num_seqs=config.scheduler.max_num_seqs,
@@ -61,6 +59,9 @@ class ModelRunner:
             default_seed=config.model.seed,
         )
         self.sampler = _build_sampler(config, device) if is_driver else None
+        capture_steps = backends[0].capture_steps if len(backends) == 1 else lambda _: None
+        self._forward = capture_steps(model) or model
+        self._greedy = capture_steps(GreedyStep(model, self.sampler))
 
     @torch.inference_mode()
     def execute_step(self, plan: StepPlan) -> StepResult | None:
@@ -71,11 +72,30 @@ class ModelRunner:
             step = build_step_inputs(self.batch, plan, self.device)
             for backend in self._backends:
                 backend.build_metadata(step.context.attention)
-            hidden = self._forward(step.input_ids, step.positions, step.context)  # [tokens, hidden_size]
-            if self.batch.num_prompt_logprobs:
-                self._rank_prompts(hidden, step, result)
-            self._sample(hidden, step, result)
+            if self._greedy is not None and not self._greedy.is_given_up and self._is_greedy(step):
+                self._take_best(self._greedy(step.input_ids, step.positions, step.context), step, result)
+            else:
+                hidden = self._forward(step.input_ids, step.positions, step.context)  # [tokens, hidden_size]
+                if self.batch.num_prompt_logprobs:
+                    self._rank_prompts(hidden, step, result)
+                self._sample(hidden, step, result)
         return result if self.is_driver else None
+
+    def _is_greedy(self, step: StepInputs) -> bool:
+        """Tell whether each request computes one token and wants the best next one, and nothing else."""
+        batch = self.batch
+        return (
+            step.num_tokens == len(step.request_ids)
+            and not batch.num_prompt_logprobs
+            and bool(step.samples.all())
+            and batch.sampling.is_greedy(step.rows)
+        )
+
+    def _take_best(self, answer: tuple[torch.Tensor, ...], step: StepInputs, result: StepResult) -> None:
+        """Note what `GreedyStep` has chosen."""
+        if self.is_driver:
+            _, token_ids, usable = answer
+            _note_tokens(result, step.request_ids, token_ids, usable)
 
     def _sample(self, hidden: torch.Tensor, step: StepInputs, result: StepResult) -> None:
         """Sample one token for each request whose last known token was computed."""
@@ -97,12 +117,7 @@ class ModelRunner:
         )
         sampled = self.sampler(logits, inputs)
         request_ids = [r for r, samples in zip(step.request_ids, step.samples.tolist(), strict=True) if samples]
-        token_ids, usable = sampled.token_ids.tolist(), sampled.usable.tolist()
-        for request_id, token_id, is_usable in zip(request_ids, token_ids, usable, strict=True):
-            if is_usable:
-                result.sampled_token_ids[request_id] = [token_id]
-            else:
-                result.errors[request_id] = _NOT_USABLE
+        token_ids = _note_tokens(result, request_ids, sampled.token_ids, sampled.usable)
         if sampled.logprobs is not None:
             wanted = self.batch.sampling.num_logprobs(rows)
             wanting = [(place, num_top) for place, num_top in enumerate(wanted) if num_top >= 0]
@@ -134,6 +149,19 @@ class ModelRunner:
                     entries += _entries(ranked, predicted, [num_top] * count)
             if entries:
                 result.prompt_logprobs[step.request_ids[index]] = entries
+
+
+def _note_tokens(
+    result: StepResult, request_ids: list[str], token_ids: torch.Tensor, usable: torch.Tensor
+) -> list[int]:
+    """Give each request its token, or the reason why it has none; return the tokens."""
+    chosen: list[int] = token_ids.tolist()
+    for request_id, token_id, is_usable in zip(request_ids, chosen, usable.tolist(), strict=True):
+        if is_usable:
+            result.sampled_token_ids[request_id] = [token_id]
+        else:
+            result.errors[request_id] = _NOT_USABLE
+    return chosen
 
 
 def _entries(ranked: LogprobTensors, token_ids: list[int], num_top: list[int]) -> list[TokenLogprobs]:

@@ -74,6 +74,12 @@ class SamplingState:
         """Return how many alternatives each row wants; -1 where it wants no log-probabilities at all."""
         return [int(number) for number in self._num_logprobs[rows]]
 
+    def is_greedy(self, rows: Rows) -> bool:
+        """Tell whether all rows want their best token and nothing else: `inputs` would be all None."""
+        if self._seen or self._bias or self._min_tokens or self._temperature[rows].any():
+            return False
+        return bool((self._num_logprobs[rows] == _NO_LOGPROBS).all())
+
     def inputs(
         self, rows: Rows, *, num_tokens: Rows, num_output_tokens: Rows, device: torch.device
     ) -> SamplingInputs:
