@@ -3,6 +3,7 @@
 It measures neither HTTP nor processes. Run it with graftlm and graftlm-kernels installed:
 
     python kernels/bench.py demo --streams 1 8 32 --modes torch kernels-fp32 kernels
+    python kernels/bench.py linear      # integer matrices beside the ceilings of this machine: bench_linear.py
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import gc
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -118,6 +120,11 @@ def native_seconds() -> Iterator[list[float]]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["linear"]:
+        import bench_linear
+
+        bench_linear.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("--streams", nargs="*", type=int, default=[1, 8, 32])

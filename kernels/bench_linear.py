@@ -148,7 +148,9 @@ def available_paths() -> list[str]:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="bench.py linear", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--paths", nargs="*", default=available_paths(), choices=PATHS)
     parser.add_argument("--formats", nargs="*", default=[*BLOCK_FORMATS], choices=[*BLOCK_FORMATS])
     parser.add_argument("--activations", nargs="*", type=int, default=[16, 8], choices=[16, 8], metavar="BITS")
@@ -184,9 +186,3 @@ def main(argv: list[str]) -> None:
     print(f"{under} of {len(found)} under 60 % of their ceiling")
     if args.json:
         args.json.write_text(json.dumps({"threads": args.threads, "ceilings": ceilings, "calls": found}, indent=1))
-
-
-if __name__ == "__main__":
-    import sys
-
-    main(sys.argv[1:])

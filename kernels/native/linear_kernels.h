@@ -4,24 +4,10 @@
 #pragma once
 
 #include "block_sums.h"
-#include "path.h"
-#include "vec.h"
+#include "pair_kernels.h"
+#include "put.h"
 
 namespace graftlm::GRAFTLM_PATH {
-
-// Writes `count` outputs of one row, bias added, in the caller's number format.
-GRAFTLM_INLINE void put(const LinearJob& job, int64_t row, int64_t output, V8 value, int64_t count) {
-  if (count >= 8 && job.y_type == DType::f32 && (!job.bias || job.bias_type == DType::f32)) {
-    if (job.bias) value += load(static_cast<const float*>(job.bias) + output);
-    store(static_cast<float*>(job.y) + row * job.y_stride + output, value);
-    return;
-  }
-  for (int64_t i = 0; i < 8 && i < count; ++i) {
-    float one = value[i];
-    if (job.bias) one += load_any(job.bias, output + i, job.bias_type);
-    store_any(job.y, row * job.y_stride + output + i, job.y_type, one);
-  }
-}
 
 GRAFTLM_INLINE void load_pair(const float* weights, V8& a, V8& b) {
   a = load(weights);
@@ -100,11 +86,16 @@ constexpr int64_t kAhead = 2048;
 
 template <Format kFormat, bool kWide, int kRows, int kPanels>
 static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
+#if GRAFTLM_USE_VNNI
+  if constexpr (kPanels == 2) return pair_tile<kFormat, kWide, kRows>(job, panel, row);
+#endif
   const int64_t num_blocks = job.columns / kBlock;
   const float* scales = job.scales + row * num_blocks;
   const float* sums = job.sums + row * num_blocks;
   Block<kFormat> blocks[kPanels];
   for (int p = 0; p < kPanels; ++p) blocks[p].from = job.weights + (panel + p) * num_blocks * Block<kFormat>::kBytes;
+  const Whole<kWide>* x[kRows];
+  for (int r = 0; r < kRows; ++r) x[r] = whole_row<kWide>(job, row + r);
   V8 totals[kPanels][kRows] = {};
   for (int64_t b = 0; b < num_blocks; ++b) {
     if constexpr (kRows == 1) {
@@ -116,13 +107,19 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
           __builtin_prefetch(blocks[p].from + kPanels * num_blocks * Block<kFormat>::kBytes + line);
     }
     V8 found[kPanels][kRows];
-    block_sums<kFormat, kWide, kRows, kPanels>(job, blocks, row, b * kBlock, found);
+    block_sums<kFormat, kWide, kRows, kPanels>(blocks, x, b * kBlock, found);
     for (int p = 0; p < kPanels; ++p) {
       const V8 scale = blocks[p].scales();
-      for (int r = 0; r < kRows; ++r)
-        totals[p][r] = fma(found[p][r], scale * set1(scales[r * num_blocks + b]), totals[p][r]);
-      if constexpr (kFormat != Format::q8_0) {
-        const V8 minimum = blocks[p].minima(scale);
+      for (int r = 0; r < kRows; ++r) {
+        const V8 x_scale = set1(scales[r * num_blocks + b]);
+        if constexpr (kFormat == Format::q4_0) {  // a minimum of -8 scales, which the sums already carry
+          totals[p][r] = fma(scale, fma(found[p][r], x_scale, set1(sums[r * num_blocks + b])), totals[p][r]);
+        } else {
+          totals[p][r] = fma(found[p][r], scale * x_scale, totals[p][r]);
+        }
+      }
+      if constexpr (kFormat == Format::q4_1) {
+        const V8 minimum = blocks[p].minima();
         for (int r = 0; r < kRows; ++r)
           totals[p][r] = fma(minimum, set1(sums[r * num_blocks + b]), totals[p][r]);
       }

@@ -16,20 +16,9 @@ constexpr int kPeakSums = 16;
 using PeakVector = __m256i;
 constexpr int kPeakSums = 12;
 #else
-using PeakVector = int32_t __attribute__((vector_size(16)));
+using PeakVector = I4;
 constexpr int kPeakSums = 6;
 #endif
-
-// Nothing may be known of a register's value: what is computed in a loop is computed each time.
-GRAFTLM_INLINE void forget(PeakVector& value) {
-#if defined(__x86_64__)
-  asm volatile("" : "+v"(value));
-#elif defined(__aarch64__)
-  asm volatile("" : "+w"(value));
-#else
-  asm volatile("" : "+m"(value));
-#endif
-}
 
 // One instruction, or the pair of them, that adds products to a register of sums, as the integer kernels do it.
 template <bool kWide>
@@ -39,7 +28,7 @@ GRAFTLM_INLINE void peak_step(PeakVector& sum, const PeakVector& a, const PeakVe
 #elif GRAFTLM_USE_AVX2
   sum = kWide ? _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) : _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b));
 #else
-  sum += a * b;
+  sum += pair_products(reinterpret_cast<S8>(a), reinterpret_cast<S8>(b));
 #endif
 }
 
@@ -49,19 +38,19 @@ constexpr int peak_step_products() {
 #if GRAFTLM_USE_AVX2
   return static_cast<int>(sizeof(PeakVector)) / (kWide ? 2 : 1);
 #else
-  return 4;
+  return 8;
 #endif
 }
 
 template <bool kWide>
 static int64_t peak_products(int64_t rounds) {
   PeakVector sums[kPeakSums] = {}, a = {}, b = {};
-  forget(b);
+  in_order(b);  // and so nothing is known of it
   for (int64_t i = 0; i < rounds; ++i) {
     for (int s = 0; s < kPeakSums; ++s) {
-      forget(a);
+      in_order(a);
       peak_step<kWide>(sums[s], a, b);
-      forget(sums[s]);
+      in_order(sums[s]);
     }
   }
   return rounds * kPeakSums * peak_step_products<kWide>();

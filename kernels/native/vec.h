@@ -7,6 +7,8 @@
 
 #if GRAFTLM_USE_AVX2
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 namespace graftlm::GRAFTLM_PATH {
@@ -15,6 +17,19 @@ using V8 = float __attribute__((vector_size(32)));
 using I8 = int32_t __attribute__((vector_size(32)));
 
 #define GRAFTLM_INLINE [[gnu::always_inline]] static inline
+
+// Keeps the compiler from computing all products of a block in an order of its own, which would need more registers
+// than there are. It knows nothing of the value from there on.
+template <class Vector>
+GRAFTLM_INLINE void in_order(Vector& value) {
+#if defined(__x86_64__)
+  asm volatile("" : "+v"(value));
+#elif defined(__aarch64__)
+  asm volatile("" : "+w"(value));
+#else
+  static_cast<void>(value);
+#endif
+}
 
 GRAFTLM_INLINE V8 set1(float value) { return V8{value, value, value, value, value, value, value, value}; }
 
@@ -46,6 +61,19 @@ GRAFTLM_INLINE void store(F16* to, V8 value) {
 
 #else
 
+using S8 = int16_t __attribute__((vector_size(16)));
+using I4 = int32_t __attribute__((vector_size(16)));
+
+// The products of neighbouring 16-bit numbers, added in pairs.
+GRAFTLM_INLINE I4 pair_products(S8 a, S8 b) {
+#if defined(__SSE2__)
+  return reinterpret_cast<I4>(_mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#else
+  const I4 x = reinterpret_cast<I4>(a), y = reinterpret_cast<I4>(b);
+  return ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
+#endif
+}
+
 GRAFTLM_INLINE V8 fma(V8 a, V8 b, V8 c) { return a * b + c; }
 GRAFTLM_INLINE V8 max(V8 a, V8 b) { return a > b ? a : b; }
 
@@ -56,8 +84,21 @@ GRAFTLM_INLINE V8 load(const Bf16* from) {
 }
 
 GRAFTLM_INLINE V8 load(const F16* from) {
+  using Halves = uint16_t __attribute__((vector_size(16)));
+  using Words = uint32_t __attribute__((vector_size(32)));
+  Halves halves;
+  std::memcpy(&halves, from, 16);
+  // As `to_float` of one.
+  const Words bits = __builtin_convertvector(halves, Words), magnitude = bits & 0x7fffu, shifted = magnitude << 13;
   V8 value;
-  for (int i = 0; i < 8; ++i) value[i] = to_float(from[i]);
+  std::memcpy(&value, &shifted, 32);
+  value *= set1(0x1p112f);
+  Words result;
+  std::memcpy(&result, &value, 32);
+  // All ones where half's largest exponent stands; a comparison would be made one by one.
+  const I8 endless = (0x7bff - __builtin_convertvector(magnitude, I8)) >> 31;
+  result |= (__builtin_convertvector(endless, Words) & (0xffu << 23)) | ((bits & 0x8000u) << 16);
+  std::memcpy(&value, &result, 32);
   return value;
 }
 
