@@ -5,6 +5,7 @@ It only puts the steps in order: flags, plugins, configuration, then the HTTP se
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from graftlm.config.arguments import ArgumentParser
 from graftlm.config.errors import InvalidOption
 from graftlm.config.options import engine_options, server_options
 from graftlm.processes import startup_trace
+from graftlm.processes.child import without_collections
 from graftlm.processes.startup_trace import span
 from graftlm.version import __version__
 
@@ -52,7 +54,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     if trace_file is not None:
         check_writable(TRACE_FLAG, trace_file)
         startup_trace.begin("front end")
-    with Port() as port:
+    with without_collections(), Port() as port:  # until it is ready; the server turns them on then
         started = start_engine_command(
             build_parser, argv, options=OPTIONS, ahead=lambda given: port.open(given.values)
         )
@@ -99,6 +101,7 @@ def _answer(
     port.say("starting the HTTP server")
     with span("import the HTTP server"):
         from graftlm.frontend.http.server import serve
+    gc.freeze()  # modules stay: the collection before the first request need not look at them
 
     async def start(on_status: Callable[[str], None]) -> AsyncLLM:
         with span("start the engine"):

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from graftlm.processes.channel import Channel
-from graftlm.processes.child import EXIT_ORPHANED, run_child
+from graftlm.processes.child import EXIT_ORPHANED, run_child, without_collections
 from graftlm.processes.forked_children import ForkedChildren, send_report
 from graftlm.processes.shutdown import leave_signals_to_parent
 
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     leave_signals_to_parent()
     os.set_inheritable(options.requests, False)
     requests = socket.socket(fileno=options.requests)
-    with ending_when_unwanted(requests):
+    with ending_when_unwanted(requests), without_collections():
         for name in PRELOAD:
             importlib.import_module(name)
     if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:

@@ -130,6 +130,7 @@ class _Server:
         state.metrics.set_engine(llm)
         gc.collect()
         gc.freeze()  # what lives now lives as long as the server: later collections need not look at it
+        gc.enable()  # the command may have turned them off for its start
         if not self._stop.is_set():
             state.set_ready(llm)
             logger.info("ready url=%s model=%s", url_of(self._listener), ",".join(state.served_names))

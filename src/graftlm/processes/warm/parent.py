@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from graftlm.processes.channel import Channel, FrameKind
-from graftlm.processes.child import Order, run_child
+from graftlm.processes.child import Order, run_child, without_collections
 from graftlm.processes.failure import Failure
 from graftlm.processes.fork_server import ending_when_unwanted
 from graftlm.processes.logs import LogSettings, configure_logging
@@ -54,8 +54,9 @@ def prepare(order: WarmOrder, say: Callable[[str], None]) -> tuple[LoadedFiles, 
     missed = MissedImports()
     sys.meta_path.append(missed)
     say("importing torch and the engine")
-    for name in order.modules:
-        importlib.import_module(name)
+    with without_collections():
+        for name in order.modules:
+            importlib.import_module(name)
     holds = []
     for call in order.calls:
         module, _, name = call.function.partition(":")
