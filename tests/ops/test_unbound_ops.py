@@ -122,7 +122,13 @@ def test_the_command_line_tells_of_a_misspelt_layer(tmp_path, tiny_llama) -> Non
     listed = run_graftlm("plugins", "list", env=site.environment)
     doctor = run_graftlm("plugins", "doctor", "--json", env=site.environment)
     ran = run_graftlm(
-        "run", str(tiny_llama), "--prompt=hello", "--max-tokens=2", env=site.environment, timeout_s=120
+        "run",
+        str(tiny_llama),
+        "--prompt=hello",
+        "--max-tokens=2",
+        "--attention-backend=TORCH_PAGED",
+        env=site.environment,
+        timeout_s=120,
     )
     (verdict,) = json.loads(doctor.stdout)["plugins"]
 
