@@ -22,6 +22,7 @@ from graftlm.contracts.errors import GraftlmError
 
 #: What each checkout brings itself.
 _OWN = ("graftlm", "graftlm-*.dist-info", "__editable__*graftlm-*", "__pycache__")
+_KERNEL_PACKAGE = "kernels/src/graftlm_kernels"
 _KERNELS = ("graftlm_kernels", "graftlm_kernels-*.dist-info", "__editable__*graftlm_kernels*")
 
 
@@ -47,6 +48,16 @@ def commit_of(repository: Path, revision: str) -> str:
 def differ(repository: Path, one: str, other: str, folder: str) -> bool:
     """Tell whether two commits differ inside a folder."""
     return git(repository, "diff", "--name-only", one, other, "--", folder) != ""
+
+
+def installed_kernels_are_of(repository: Path, commit: str) -> bool:
+    """Tell whether the Python of the installed kernels is that of a commit; their compiled part cannot be compared."""
+    tracked = git(repository, "ls-tree", "-r", "--name-only", commit, _KERNEL_PACKAGE).splitlines()
+    for name in [name for name in tracked if name.endswith(".py")]:
+        installed = Path(sysconfig.get_path("platlib")) / name.removeprefix("kernels/src/")
+        if not installed.is_file() or installed.read_text().strip() != git(repository, "show", f"{commit}:{name}"):
+            return False
+    return True
 
 
 def check_out(repository: Path, revision: str, folder: Path, *, build_kernels: bool) -> Checkout:

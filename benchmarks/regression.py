@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import engines
-from benchmarks.checkouts import Checkout, check_out, commit_of, differ, git
+from benchmarks.checkouts import Checkout, check_out, commit_of, differ, git, installed_kernels_are_of
 from benchmarks.commands import run_command, say
 from benchmarks.evidence import FAMILY_ERROR, TOLERANCE, Finding, fewest_rounds, judge
 from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY, Figure
@@ -110,10 +110,8 @@ def check_out_both(options: argparse.Namespace, folder: Path) -> tuple[Checkout,
     base, head = commit_of(repository, options.base), commit_of(repository, options.head)
     if git(repository, "status", "--porcelain", "--untracked-files=no"):
         say("note: changes that are not committed are not measured")
-    build_kernels = differ(repository, base, head, "kernels")
-    say(
-        "building the kernels of both" if build_kernels else "the kernels are the same: both use the installed ones"
-    )
+    build_kernels = differ(repository, base, head, "kernels") or not installed_kernels_are_of(repository, head)
+    say("building the kernels of both" if build_kernels else "both use the installed kernels")
     return (
         check_out(repository, base, folder / BEFORE, build_kernels=build_kernels),
         check_out(repository, head, folder / NOW, build_kernels=build_kernels),

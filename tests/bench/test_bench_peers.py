@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +62,7 @@ def test_engines_are_compared_and_none_is_left_running(tmp_path, program):
     assert "vLLM" not in done.stdout
     assert done.stdout.strip() in page.read_text()
     assert "llama.cpp broken failed at 'start': the fake engine fails as it was told" in page.read_text()
-    assert [p for p in psutil.process_iter() if program in " ".join(p.cmdline())] == []
+    assert [p for p in psutil.process_iter(["cmdline"]) if program in (p.info["cmdline"] or [])] == []
 
 
 @pytest.mark.parametrize(
@@ -113,3 +115,23 @@ def test_vllm_gets_the_same_threads_and_room(tmp_path):
     assert (peer.version, shown.strip()) == ("0.32.0", "0.32.0+cpu")
     assert "--enforce-eager" in peer.settings
     assert str(tmp_path) not in peer.settings
+
+
+def test_a_benchmark_that_is_ended_ends_its_servers(program):
+    """SIGTERM in the middle of a round, as `timeout` sends it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.peers", "--graftlm-python", program, "--rows", "start", "1", "32"],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "FAKE_GAP_S": "1"},
+    )  # fmt: skip
+    with process:
+        heard = ""
+        while "start:" not in heard and (line := process.stderr.readline()):
+            heard += line
+        servers = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        process.stderr.read()
+
+    assert process.returncode == 128 + signal.SIGTERM
+    assert len(servers) == 1
+    assert psutil.wait_procs(servers, timeout=20)[1] == []
