@@ -39,7 +39,8 @@ def test_explain_platform_when_none_can_be_taken(installed, ask):
 
     assert code == 1
     assert "one, two" in told["error"] and won(told) == []
-    assert {c["reason"] for c in told["candidates"] if c["name"] in ("one", "two")} == {"I am one", "I am two"}
+    reasons = [c["reason"] for c in told["candidates"] if c["name"] in ("one", "two")]
+    assert reasons == [f"I am {name}; --platform {name} asks for it" for name in ("one", "two")]
 
 
 def test_explain_model_tells_whose_class_it_is(installed, example_wheels, ask):
@@ -138,7 +139,7 @@ def test_explain_a_plugin_and_any_name(zoo, ask):
     ("words", "code", "part"),
     [
         (["RMSNrm"], 1, "nothing called 'RMSNrm'; did you mean 'RMSNorm'"),
-        (["op", "rms_nrm"], 1, "nothing called 'rms_nrm'; did you mean 'rms_norm'"),
+        (["op", "rms_nrm"], 1, "no op called 'rms_nrm'; did you mean 'rms_norm'"),
         (["platfrom", "x"], 2, "did you mean 'platform'"),
         (["op"], 2, "explain op needs a name"),
         (["a", "b", "c"], 2, "a kind and a name"),

@@ -6,10 +6,11 @@ torch.distributed is never touched.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from graftlm.contracts.communicator import DeviceCommunicator
@@ -84,6 +85,18 @@ def destroy_distributed() -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
     _rank, _size, _communicator = 0, 1, None
+
+
+@contextlib.contextmanager
+def built_as_rank(rank: int, size: int) -> Iterator[None]:
+    """Let layers be built as those of one rank of `size`, to be looked at: there is no group, and none may run."""
+    global _rank, _size, _communicator
+    before = _rank, _size, _communicator
+    _rank, _size, _communicator = rank, size, None
+    try:
+        yield
+    finally:
+        _rank, _size, _communicator = before
 
 
 def tp_rank() -> int:

@@ -19,6 +19,7 @@ def build_executor(config: EngineConfig) -> Executor:
 
 def executor_class(config: EngineConfig) -> type[Executor]:
     from graftlm.contracts.errors import StartupError
+    from graftlm.plugins import record
 
     match config.parallel.distributed_executor_backend:
         case "uni" if config.parallel.world_size > 1:
@@ -32,6 +33,7 @@ def executor_class(config: EngineConfig) -> type[Executor]:
             backend = "uni"
         case str(backend):
             pass
+    record("executor_chosen", executor=backend)
     match backend:
         case "uni":
             from graftlm.executor.uni import UniExecutor

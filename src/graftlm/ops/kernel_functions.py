@@ -31,6 +31,9 @@ BUILT_IN_KERNELS: dict[str, str] = {
     "sampling.inverse_transform": "graftlm.ops.sampling.choose:inverse_transform",
 }
 
+#: Those that attention calls: they run only where the backend of the engine itself computes it.
+ATTENTION_KERNELS = frozenset(name for name, path in BUILT_IN_KERNELS.items() if ".attention." in path)
+
 _references: dict[str, str] = dict(BUILT_IN_KERNELS)
 _overrides: Registry[Callable[..., Any]] = Registry("kernel_functions", kind="kernel override")
 #: Which names the current host's process has bound already: what is replaced afterwards would never run.
@@ -82,6 +85,17 @@ def override_kernel(name: str, function: Callable[..., Any] | str, *, replace: b
 def kernel_override(name: str) -> tuple[str, str] | None:
     """Return path and distribution of what replaces the kernel function `name`, without importing it, or None."""
     return (value_text(_overrides.peek(name)), _overrides.owner(name)) if name in _overrides else None
+
+
+def overridden_kernels() -> list[str]:
+    """Return the names of the kernel functions that somebody replaced in this process."""
+    return [name for name in kernel_names() if name in _overrides]
+
+
+def is_bound(name: str) -> bool:
+    """Tell whether an object of this process has bound the kernel function `name`, replaced or not."""
+    host = find_host()
+    return host is not None and name in _bound.get(host, ())
 
 
 def bind_kernel(function: FunctionT, name: str) -> FunctionT:

@@ -6,29 +6,25 @@ The helper imports torch and builds what has to be built; this process does neit
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from graftlm.cli.plugins import described
-from graftlm.cli.plugins.explanation import Candidate, Explanation, owner_of
+from graftlm.cli.plugins.ask_points import ON_PURPOSE, explain_point
+from graftlm.cli.plugins.ask_quantization import explain_quantization
+from graftlm.cli.plugins.explanation import Candidate, Explanation, about, owner_of
 from graftlm.cli.plugins.helper import Inspection, InspectionRequest, inspect
 from graftlm.config.arguments import Arguments
-from graftlm.config.errors import ConfigError
-from graftlm.contracts.errors import GraftlmError
 from graftlm.contracts.points import ALL_POINTS
-from graftlm.layers.quantization import quantization_names, quantization_registry
+from graftlm.layers.quantization import quantization_names
 from graftlm.models.registry import ModelRegistry
 from graftlm.ops.kernel_functions import kernel_names
 from graftlm.ops.names import BUILT_IN_OPS, parse_switches
-from graftlm.plugins.errors import PluginError
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
     from graftlm.plugins.host import PluginHost
-
-_ON_PURPOSE = (ConfigError, GraftlmError, PluginError)
 
 
 class Asked:
@@ -69,7 +65,7 @@ class Asked:
         try:
             config = self.config
         except Exception as error:
-            if self.has_model or isinstance(error, _ON_PURPOSE):
+            if self.has_model or isinstance(error, ON_PURPOSE):
                 return Inspection(error=f"{type(error).__name__}: {error}")
             return Inspection(
                 error=f"the platform's hooks need a model ({type(error).__name__}: {error}); give one with --model"
@@ -79,21 +75,45 @@ class Asked:
         )
         return inspect(self.host, request)
 
-    def known_names(self) -> set[str]:
-        """Name everything that could be explained, for a near miss."""
+    def known_names(self, kind: str = "") -> set[str]:
+        """Name everything of a kind, or of all, that could be explained, for a near miss."""
         from graftlm import layers
 
-        names = described.names_in(self.description) | set(ModelRegistry.names()) | set(BUILT_IN_OPS)
-        names |= set(kernel_names())
-        return names | set(layers.__all__) | set(quantization_names()) | {p.name for p in ALL_POINTS}
+        here = {
+            "model": set(ModelRegistry.names()), "op": set(BUILT_IN_OPS) | set(layers.__all__),
+            "kernel": set(kernel_names()), "quantization": set(quantization_names()),
+            "": {point.name for point in ALL_POINTS},
+        }  # fmt: skip
+        described_names = described.names_in(self.description, kind)
+        return described_names | (here.get(kind, set()) if kind else set().union(*here.values()))
 
 
 def explain_here(asked: Asked, kind: str, name: str) -> list[Explanation]:
     """Explain one thing; any kind where `kind` is empty. An empty list: there is nothing of that name."""
-    if kind:
-        return _KINDS[kind](asked, name)
-    found = described.explain_plugins(asked.description, name)
-    found += _point(name)
+    match kind:
+        case "":
+            return _anything(asked, name)
+        case "plugin":
+            return _plugin(asked, name)
+        case "model":
+            return _model(asked, name)
+        case "op":
+            return _op(asked, name)
+        case "kernel":
+            return _kernel(asked, name)
+        case "platform":
+            explanation = described.explain_platform(asked.description)
+        case "attention":
+            explanation = _attention(asked, name)
+        case "quantization":
+            explanation = explain_quantization(asked)
+        case _:
+            explanation = explain_point(asked, kind)
+    return about(explanation, name)
+
+
+def _anything(asked: Asked, name: str) -> list[Explanation]:
+    found = _plugin(asked, name) + _point(name)
     if name in ModelRegistry.names():
         found += _model(asked, name)
     if _is_op(name):
@@ -101,12 +121,8 @@ def explain_here(asked: Asked, kind: str, name: str) -> list[Explanation]:
     if name in kernel_names():
         found += _kernel(asked, name)
     if name in quantization_names():
-        found += _quantization(asked, name)
+        found += about(explain_quantization(asked), name)
     return found
-
-
-def _platform(asked: Asked, name: str) -> list[Explanation]:
-    return [described.explain_platform(asked.description)]
 
 
 def _plugin(asked: Asked, name: str) -> list[Explanation]:
@@ -146,7 +162,7 @@ def _model(asked: Asked, name: str) -> list[Explanation]:
             return [explanation]
         explanation.answer = f"{target} of {owner}"
         explanation.facts |= msgspec.to_builtins(ModelRegistry.spec(name))
-    except _ON_PURPOSE as error:
+    except ON_PURPOSE as error:
         explanation = described.explain_model(asked.description, name)
         explanation.answer, explanation.error = "", str(error)
         for candidate in explanation.candidates:
@@ -155,9 +171,13 @@ def _model(asked: Asked, name: str) -> list[Explanation]:
 
 
 def _op(asked: Asked, name: str) -> list[Explanation]:
-    inspection = asked.inspect("op", name)
+    op = name.rpartition(".")[0]
+    of_provider = op and any(
+        row["name"] == name for row in described.rows_of(asked.description, "op_implementations")
+    )
+    inspection = asked.inspect("op", op if of_provider else name)
     if inspection.unknown:
-        return []
+        return _kernel(asked, name) if name in kernel_names() else []
     explanation = inspection.explanation or Explanation(kind="op", name=name)
     explanation.error = explanation.error or inspection.error
     explanation.candidates += _left_out(asked, inspection.names)
@@ -169,7 +189,7 @@ def _op(asked: Asked, name: str) -> list[Explanation]:
         for op in inspection.names[:1]:
             switches = parse_switches(custom_ops)
             explanation.facts["switched"] = f"{'on' if switches.enabled(op) else 'off'} by {switches.reason(op)}"
-    return [explanation]
+    return about(explanation, name if of_provider else "")
 
 
 def _kernel(asked: Asked, name: str) -> list[Explanation]:
@@ -199,7 +219,7 @@ def _left_out(asked: Asked, names: list[str]) -> list[Candidate]:
     return found
 
 
-def _attention(asked: Asked, name: str) -> list[Explanation]:
+def _attention(asked: Asked, name: str) -> Explanation:
     inspection = asked.inspect("attention", name)
     explanation = inspection.explanation or Explanation(kind="attention")
     explanation.error = explanation.error or inspection.error
@@ -208,67 +228,9 @@ def _attention(asked: Asked, name: str) -> list[Explanation]:
     explanation.candidates += [
         Candidate(name=r["name"], state=r["state"], reason=r["reason"], owner=owner_of(r), target=r["target"])
         for r in rows
-        if r["target"] not in known and r["state"] in ("disabled", "refused", "failed")
+        if r["target"] not in known and (inspection.error or r["state"] in ("disabled", "refused", "failed"))
     ]
-    return [explanation]
-
-
-def _quantization(asked: Asked, name: str) -> list[Explanation]:
-    """Methods, who brings each, and which the checkpoint or a flag asks for; needs no torch."""
-    from graftlm.platforms import current_platform as platform
-
-    explanation = Explanation(kind="quantization", name=name)
-    wanted = name
-    try:
-        if asked.has_model and not name:
-            wanted = asked.config.model.quantization or ""
-            explanation.answer = wanted or "none: the checkpoint has plain weights"
-            explanation.why = f"asked for by {asked.config.owner_of('model.quantization')}"
-        elif asked.arguments.values.get("model.quantization") and not name:
-            wanted = asked.arguments.values["model.quantization"]
-            explanation.why = "asked for by user"
-    except _ON_PURPOSE as error:
-        explanation.error = str(error)
-    for method in quantization_names():
-        refusal = _refusal(platform, method)
-        state = "won" if method == wanted else "refused" if refusal else "available"
-        explanation.candidates.append(
-            Candidate(name=method, state=state, reason=refusal, owner=_quantization_owner(asked, method))
-        )
-    listed = {c.name for c in explanation.candidates}
-    for row in described.rows_of(asked.description, "quantization_methods"):
-        if row["name"] not in listed:
-            explanation.candidates.append(
-                Candidate(name=row["name"], state=row["state"], reason=row["reason"], owner=owner_of(row))
-            )
-    chosen = next((c for c in explanation.candidates if c.state == "won"), None)
-    if chosen is not None:
-        explanation.answer = f"{chosen.name} of {chosen.owner}"
-        explanation.error = explanation.error or chosen.reason
-    if not wanted and not explanation.answer:
-        explanation.answer = "no method is asked for"
-        explanation.notes.append("a checkpoint may name one: give it with --model")
-    if name and chosen is None and name not in {c.name for c in explanation.candidates}:
-        return []
-    explanation.facts["runs on"] = ", ".join(platform.supported_quantization) or f"{platform.device_name}: all"
-    keeper = _quantization_owner(asked, "gguf") if "gguf" in quantization_names() else ""
-    explanation.facts["GGUF blocks (gguf, q8_0, q4_0)"] = f"kept by {keeper}" if keeper else "become plain weights"
-    return [explanation]
-
-
-def _quantization_owner(asked: Asked, method: str) -> str:
-    if method in quantization_registry:
-        return quantization_registry.owner(method)
-    rows = described.rows_of(asked.description, "quantization_methods")
-    return next((owner_of(row) for row in rows if row["name"] == method), "")
-
-
-def _refusal(platform: Any, method: str) -> str:
-    try:
-        platform.verify_quantization(method)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return explanation
 
 
 def _is_op(name: str) -> bool:
@@ -276,9 +238,3 @@ def _is_op(name: str) -> bool:
     from graftlm import layers
 
     return name in BUILT_IN_OPS or name in layers.__all__ or name.startswith("graftlm.layers.")
-
-
-_KINDS: dict[str, Callable[[Asked, str], list[Explanation]]] = {
-    "platform": _platform, "model": _model, "op": _op, "kernel": _kernel, "attention": _attention,
-    "quantization": _quantization, "plugin": _plugin,
-}  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graftlm.cli.plugins.explanation import Candidate, Explanation, owner_of
+from graftlm.cli.plugins.kinds import KINDS
 
 Description = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -36,9 +37,11 @@ def explain_platform(description: Description) -> Explanation:
         asked = answers.get(f"{row['distribution']}:{row['name']}")
         won = choice is not None and (row["distribution"], row["name"]) == (choice["distribution"], choice["name"])
         state = "won" if won else _platform_state(row, asked)
-        target = (asked or {}).get("answer") or ""
+        target, reason = (asked or {}).get("answer") or "", row["reason"]
+        if state == "answered" and "--platform" not in reason:
+            reason = f"{reason}; --platform {row['name']} asks for it"
         candidates.append(
-            Candidate(name=row["name"], state=state, reason=row["reason"], owner=owner_of(row), target=target)
+            Candidate(name=row["name"], state=state, reason=reason, owner=owner_of(row), target=target)
         )
     explanation = Explanation(kind="platform", candidates=_winner_first(candidates))
     if choice is not None:
@@ -124,22 +127,26 @@ def explain_op(description: Description, name: str) -> Explanation:
 
 
 def explain_kernels(description: Description, name: str = "") -> Explanation:
-    """Say who replaced the kernel function `name`, or any, and where the replacement was bound."""
+    """Say who replaced the kernel function `name`, or any, and whether the replacement runs."""
     wanted = {"key": name} if name else {}
     explanation = Explanation(kind="kernel", name=name)
+    said = []
     for event in events_of(description, "registered", registry="kernel_functions", **wanted):
-        facts = event["facts"]
+        facts, process = event["facts"], event["process"]
         bound = events_of(description, "kernel_replaced", kernel=facts["key"])
-        here = [e for e in bound if e["process"] == event["process"]]
-        uses = f"bound by {sum(_count(e) for e in here)} objects" if here else "no object has bound it"
+        unused = events_of(description, "kernel_unused", kernel=facts["key"])
+        here = [e for e in bound if e["process"] == process]
+        idle = next((str(e["facts"]["reason"]) for e in unused if not bound), "")
+        uses = f"bound by {sum(_count(e) for e in here)} objects" if here else idle or "no object has bound it"
         explanation.candidates.append(
             Candidate(
-                name=facts["key"], state="won", reason=f"in {event['process']}; {uses}", owner=facts["owner"],
-                target=facts["value"],
+                name=facts["key"], state="not in use" if idle else "won", reason=f"in {process}; {uses}",
+                owner=facts["owner"], target=facts["value"],
             )
         )  # fmt: skip
-    won = dict.fromkeys(f"{c.target} of {c.owner}" for c in explanation.candidates)
-    explanation.answer = ", ".join(won) or "the engine's own"
+        said.append(f"{facts['value']} of {facts['owner']}" + (f", but not in use: {idle}" if idle else ""))
+    answer = "; ".join(dict.fromkeys(said))
+    explanation.answer = (f"replaced by {answer}" if "not in use" in answer else answer) or "the engine's own"
     return explanation
 
 
@@ -188,13 +195,24 @@ def explain_plugins(description: Description, name: str) -> list[Explanation]:
     return found
 
 
-def names_in(description: Description) -> set[str]:
-    """Name everything that a description could explain, for a near miss."""
-    plugins = {row[key] for row in description["plugins"] for key in ("name", "distribution")}
-    ops = {e["facts"]["op"] for e in events_of(description, "op_dispatched")}
-    models = {e["facts"]["key"] for e in events_of(description, "registered", registry="models")}
-    kernels = {e["facts"]["key"] for e in events_of(description, "registered", registry="kernel_functions")}
-    return plugins | ops | models | kernels
+def names_in(description: Description, kind: str = "") -> set[str]:
+    """Name everything of a kind, or of all, that a description could explain, for a near miss."""
+    from graftlm import layers
+    from graftlm.ops.kernel_functions import BUILT_IN_KERNELS
+    from graftlm.ops.names import BUILT_IN_OPS
+
+    registered = [e["facts"] for e in events_of(description, "registered")]
+    names = {
+        "op": {e["facts"]["op"] for e in events_of(description, "op_dispatched")}
+        | {row["name"] for point in ("custom_ops", "op_implementations") for row in rows_of(description, point)}
+        | {*BUILT_IN_OPS, *layers.__all__},
+        "model": {f["key"] for f in registered if f["registry"] == "models"},
+        "kernel": {f["key"] for f in registered if f["registry"] == "kernel_functions"} | set(BUILT_IN_KERNELS),
+        "plugin": {row[key] for row in description["plugins"] for key in ("name", "distribution")},
+    }  # fmt: skip
+    if not kind:
+        return set().union(*names.values())
+    return names.get(kind, set()) | {row["name"] for row in rows_of(description, KINDS[kind])}
 
 
 def _point_of(event: Mapping[str, Any]) -> str:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graftlm.cli.plugins import described
-from graftlm.cli.plugins.explanation import Explanation, as_text
+from graftlm.cli.plugins.contenders import explain_contenders, taken
+from graftlm.cli.plugins.explanation import Explanation, about, as_text
+from graftlm.cli.plugins.kinds import KINDS, NAMED, label_of, split_question
 from graftlm.cli.plugins.listing import try_to_start
 from graftlm.cli.startup import (
     add_engine_flags,
@@ -21,24 +23,24 @@ from graftlm.cli.startup import (
     show_help_if_asked,
     start_logging,
 )
-from graftlm.config.arguments import ArgumentParser, UsageError, join_switches, read_arguments, read_selection
+from graftlm.config.arguments import ArgumentParser, join_switches, read_arguments, read_selection
 from graftlm.config.options import engine_options
 from graftlm.contracts.errors import GraftlmError
-from graftlm.plugins.spelling import nearest
+from graftlm.plugins.spelling import listing, nearest
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
 
 OPTIONS = engine_options()
-KINDS = ("platform", "model", "op", "kernel", "attention", "quantization", "plugin")
-_NAMED = ("model", "op", "plugin")
 
 
 class NothingOfThatName(GraftlmError):
-    def __init__(self, name: str, *, known: set[str], where: str) -> None:
-        super().__init__(
-            f"{where} has nothing called {name!r}; {nearest(name, known) or 'see `graftlm plugins list`'}"
+    def __init__(self, name: str, *, kind: str, known: set[str], where: str) -> None:
+        what = f"no {label_of(kind)}" if kind else "nothing"
+        near = nearest(name, known) or (
+            f"it has {listing(known, none='none')}" if kind else "see `graftlm plugins`"
         )
+        super().__init__(f"{where} has {what} called {name!r}; {near}")
 
 
 def build_parser() -> ArgumentParser:
@@ -46,8 +48,8 @@ def build_parser() -> ArgumentParser:
     parser.usage = "graftlm plugins explain [KIND] [NAME] [OPTION …]"
     parser.add_argument(
         "what", nargs="+", metavar="WHAT",
-        help=f"A kind ({', '.join(KINDS)}) and a name, or any name alone; platform, kernel, attention and "
-        "quantization need none.",
+        help=f"A kind ({', '.join(KINDS)}) and a name, or any name alone. Without a name, a kind is explained as a "
+        f"whole; {', '.join(NAMED)} need one.",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
     parser.add_argument("--url", help="Ask a running server, such as http://127.0.0.1:8000, what it did.")
@@ -73,30 +75,6 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     return 1 if any(e.error for e in explanations) else 0
 
 
-def split_question(words: list[str]) -> tuple[str, str]:
-    """Return the kind ("" for any) and the name ("" for none)."""
-    match words:
-        case [kind] if kind in KINDS:
-            name = ""
-        case [name]:
-            kind = ""
-        case [kind, name] if kind in KINDS:
-            pass
-        case [kind, _]:
-            raise UsageError(
-                f"explain cannot tell of {kind!r}; {nearest(kind, KINDS) or 'use ' + ', '.join(KINDS)}"
-            )
-        case _:
-            raise UsageError(f"explain takes a kind and a name, not {' '.join(words)!r}")
-    if kind in _NAMED and not name:
-        raise UsageError(f"explain {kind} needs a name, such as {_examples()[kind]}")
-    return kind, name
-
-
-def _examples() -> dict[str, str]:
-    return {"model": "LlamaForCausalLM", "op": "RMSNorm", "plugin": "cpu"}
-
-
 def _ask_server(words: argparse.Namespace, kind: str, name: str) -> list[Explanation]:
     from graftlm.cli.plugins.ask_server import fetch_description
     from graftlm.config.environment import get
@@ -104,7 +82,8 @@ def _ask_server(words: argparse.Namespace, kind: str, name: str) -> list[Explana
     description = fetch_description(words.url, api_key=words.api_key or get("GRAFTLM_API_KEY"))
     found = explain_described(description, kind, name)
     if not found:
-        raise NothingOfThatName(name, known=described.names_in(description), where=f"the server at {words.url}")
+        known = described.names_in(description, kind)
+        raise NothingOfThatName(name, kind=kind, known=known, where=f"the server at {words.url}")
     return found
 
 
@@ -112,28 +91,31 @@ def explain_described(description: dict[str, Any], kind: str, name: str) -> list
     """Explain what a server said of itself; an empty list where it said nothing of `name`."""
     match kind:
         case "platform":
-            return [described.explain_platform(description)]
+            return about(described.explain_platform(description), name)
         case "model":
-            return [described.explain_model(description, name)]
+            return _if_known(described.explain_model(description, name))
         case "op":
-            return [described.explain_op(description, name)]
+            op = described.explain_op(description, name)
+            return _if_known(op, known=name in described.names_in(description, kind))
         case "kernel":
-            return [described.explain_kernels(description, name)]
+            kernel = described.explain_kernels(description, name)
+            return _if_known(kernel, known=name in ("", *described.names_in(description, kind)))
         case "attention":
-            return [described.explain_attention(description)]
-        case "quantization":
-            rows = described.rows_of(description, "quantization_methods")
-            return [
-                e for row in rows if name in ("", row["name"])
-                for e in described.explain_plugins(description, f"quantization_methods={row['name']}")
-            ]  # fmt: skip
+            return about(described.explain_attention(description), name)
         case "plugin":
             return described.explain_plugins(description, name)
-    found = described.explain_plugins(description, name)
-    model, op = described.explain_model(description, name), described.explain_op(description, name)
-    kernel = described.explain_kernels(description, name)
-    others = [e for e in (None if found else model, op, kernel) if e is not None and e.candidates]
-    return [*found, *others]
+        case "":
+            found = described.explain_plugins(description, name)
+            model = [] if found else _if_known(described.explain_model(description, name))
+            op, kernel = described.explain_op(description, name), described.explain_kernels(description, name)
+            return [*found, *model, *_if_known(op), *_if_known(kernel)]
+    chosen = taken(description, kind)
+    return about(explain_contenders(description, kind, chosen=chosen, why="this server took it"), name)
+
+
+def _if_known(explanation: Explanation, *, known: bool = False) -> list[Explanation]:
+    """Leave out what nobody has a word on: a name that is none."""
+    return [explanation] if known or explanation.candidates else []
 
 
 def _ask_here(parser: ArgumentParser, argv: list[str], kind: str, name: str) -> list[Explanation]:
@@ -150,11 +132,13 @@ def _ask_here(parser: ArgumentParser, argv: list[str], kind: str, name: str) -> 
         if kind not in ("platform", "plugin"):
             raise error
         found = explain_described(description, kind, name)
+        if not found:
+            raise error
         return [msgspec.structs.replace(e, error=str(error)) for e in found]
     let_platform_extend(parser)
     arguments, _ = read_arguments(parser, argv, options=OPTIONS)
     asked = Asked(host, arguments)
     found = explain_here(asked, kind, name)
     if not found:
-        raise NothingOfThatName(name, known=asked.known_names(), where="this installation")
+        raise NothingOfThatName(name, kind=kind, known=asked.known_names(kind), where="this installation")
     return found

@@ -33,6 +33,40 @@ class Explanation(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
+def is_called(candidate: Candidate, name: str) -> bool:
+    """Tell whether `name` means a candidate: by name, distribution:name, class path, or as its distribution."""
+    distribution = candidate.owner.partition(" ")[0]
+    paths = {candidate.target, candidate.target.replace(":", ".")} - {""}
+    return name in {candidate.name, f"{distribution}:{candidate.name}", distribution, *paths}
+
+
+def about(explanation: Explanation, name: str) -> list[Explanation]:
+    """Say what an explanation holds of the candidates called `name`: how each won, or to whom it lost and why.
+
+    Without a name it stands as it is; an empty list says that nobody is called so.
+    """
+    if not name:
+        return [explanation]
+    meant = [c for c in explanation.candidates if is_called(c, name)]
+    if any(c.state == "won" for c in meant):
+        return [msgspec.structs.replace(explanation, name=name)]
+    winners = [c for c in explanation.candidates if c.state == "won"]
+    facts = {} if explanation.kind == "platform" else explanation.facts  # those of the winner
+    return [
+        msgspec.structs.replace(
+            explanation, name=c.name, answer=_outcome(c, explanation.answer, is_decided=bool(winners)),
+            why=c.reason, facts=facts, candidates=[*winners, c],
+        )
+        for c in meant
+    ]  # fmt: skip
+
+
+def _outcome(candidate: Candidate, answer: str, *, is_decided: bool) -> str:
+    if is_decided:
+        return f"{candidate.state}; instead: {answer}"
+    return f"{candidate.state}; {answer}" if answer and candidate.state == "available" else candidate.state
+
+
 def owner_of(row: Mapping[str, Any]) -> str:
     """Spell the distribution of a row of GET /plugins."""
     return f"{row['distribution']} {row['version']}"
@@ -47,7 +81,7 @@ def as_text(explanation: Explanation) -> str:
     if explanation.why:
         lines.append(f"  why: {explanation.why}")
     lines += [
-        f"  {key}: {_plain(value)}" for key, value in explanation.facts.items() if value not in (None, "", [])
+        f"  {key}: {_plain(value)}" for key, value in explanation.facts.items() if value not in (None, "", [], {})
     ]
     if explanation.candidates:
         lines.append("  candidates:")
@@ -63,5 +97,5 @@ def _plain(value: Any) -> str:
         case dict():
             return ", ".join(f"{k}={_plain(v)}" for k, v in value.items())
         case list() | tuple():
-            return ", ".join(map(_plain, value))
+            return ("; " if any(isinstance(item, dict) for item in value) else ", ").join(map(_plain, value))
     return str(value)

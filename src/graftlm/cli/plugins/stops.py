@@ -32,9 +32,10 @@ FRONT_END, ENGINE_CORE = "front end", "engine core"
 
 _EVENTS = {
     "discovered": 3, "selected": 3, "detector_called": 3, "platform_activated": 3,
-    "architecture_resolved": 6, "config_stage": 7, "stat_logger_loaded": 8, "role_taken": 10,
-    "worker_class_resolved": 12, "communicator_built": 12, "attention_asked": 13, "op_swapped": 14,
-    "kernel_replaced": 13, "op_dispatched": 15, "op_verified": 15, "block_size_decided": 16,
+    "model_resolved": 6, "checkpoint_read": 6, "architecture_resolved": 6, "config_stage": 7,
+    "stat_logger_loaded": 8, "executor_chosen": 9, "role_taken": 10, "worker_class_resolved": 12,
+    "communicator_built": 12, "attention_asked": 13, "kernel_replaced": 13, "kernel_unused": 13, "op_swapped": 14,
+    "op_dispatched": 15, "op_verified": 15, "block_size_decided": 16,
     "environment_frozen": 16, "ready": 16, "endpoint_attached": 16,
 }  # fmt: skip
 
@@ -50,7 +51,8 @@ _POINTS = {
     "platform_plugins": 3, "model_sources": 6, "model_loaders": 6, "models": 6, "quantization_methods": 7,
     "stat_logger_plugins": 8, "executors": 10, "schedulers": 9, "workers": 12, "communicators": 12,
     "kernel_functions": 11, "attention_backends": 13, "custom_ops": 14, "custom_ops_with_subclasses": 14,
-    "op_implementations": 15, "endpoint_plugins": 16, "core_routes": 16, "routes_without_key": 16, "lora_resolvers": 16, "logits_processors": 16,
+    "op_implementations": 15,
+    "endpoint_plugins": 16, "core_routes": 16, "routes_without_key": 16, "lora_resolvers": 16, "logits_processors": 16,
 }  # fmt: skip
 
 

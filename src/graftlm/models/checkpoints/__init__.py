@@ -14,6 +14,7 @@ from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import MODEL_LOADERS
 from graftlm.models.checkpoints.errors import UnsupportedCheckpoint, nearest
 from graftlm.models.extensions import calling_extension, load_extension, provided_names
+from graftlm.plugins import record
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -68,6 +69,7 @@ def iterate_weights(config: EngineConfig) -> Iterator[tuple[str, Weight]]:
 def _read_facts(name: str, path: Path) -> CheckpointFacts:
     with calling_extension(MODEL_LOADERS, name, "ModelLoader.read_facts"):
         facts = _loader(name).read_facts(path)
+    record("checkpoint_read", format=name, path=str(path))
     if not isinstance(facts, CheckpointFacts):
         raise StartupError(f"the loader of format {name!r} returned {facts!r} from read_facts, no CheckpointFacts")
     return facts

@@ -14,6 +14,7 @@ from graftlm.contracts.points import MODEL_SOURCES
 from graftlm.models.checkpoints.errors import nearest
 from graftlm.models.extensions import calling_extension, load_extension, provided_names
 from graftlm.models.sources.errors import ModelNotFound
+from graftlm.plugins import record
 
 __all__ = ["model_sources", "resolve_model"]
 
@@ -41,6 +42,7 @@ def resolve_model(model: str, *, revision: str | None = None, progress: bool = T
     with calling_extension(MODEL_SOURCES, name, "ModelSource.fetch"):
         path = source.fetch(model, revision=revision, progress=progress)
     _check_spelling(model, path)
+    record("model_resolved", model=model, source=name)
     logger.info("model resolved model=%s source=%s path=%s", model, name, path)
     return path
 

@@ -14,7 +14,8 @@ from graftlm.contracts.attention import AttentionBackend
 from graftlm.contracts.platform import AttentionQuestion
 from graftlm.contracts.points import ATTENTION_BACKENDS
 from graftlm.plugins import calling, record
-from graftlm.plugins.named import load_named, plugin_named
+from graftlm.plugins.named import is_path, load_named, plugin_named
+from graftlm.plugins.resolve import split_path
 from graftlm.plugins.spelling import kind_of
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,13 @@ def get_attn_backend(question: AttentionQuestion, selected_backend: str | None =
     return _answers[key][1]
 
 
+def backends_in_use() -> list[str]:
+    """Return the names of the backends that the current platform has named in this process."""
+    from graftlm.platforms import current_platform
+
+    return list(dict.fromkeys(c.name for (p, *_), (_, c) in _answers.items() if p == id(current_platform)))
+
+
 def _ask(question: AttentionQuestion, selected_backend: str | None) -> type[AttentionBackend]:
     from graftlm.platforms import current_platform
     from graftlm.platforms.hooks import call_hook
@@ -57,9 +65,22 @@ def _ask(question: AttentionQuestion, selected_backend: str | None) -> type[Atte
     if refusal := _refusal(backend, answer, question):
         raise InvalidAttentionBackend(device_name, problem=refusal, question=question)
     record("attention_asked", question=question, answer=answer)
+    if selected_backend not in (None, backend.name) and not is_answer(str(selected_backend), answer):
+        logger.warning(
+            "attention backend not taken --attention-backend=%s named=%s: %s chose otherwise",
+            selected_backend, answer, device_name,
+        )  # fmt: skip
     logger.debug("attention asked question=%s answer=%s", question, answer)
     checked: type[AttentionBackend] = backend
     return checked
+
+
+def is_answer(selected_backend: str, answer: str) -> bool:
+    """Tell whether a platform's answer is what the user selected, be they names or paths."""
+    wished, named = (plugin_named(ATTENTION_BACKENDS, text) for text in (selected_backend, answer))
+    if wished is not None and named is not None:
+        return wished.identity == named.identity
+    return is_path(selected_backend) and is_path(answer) and split_path(selected_backend) == split_path(answer)
 
 
 def _refusal(backend: Any, answer: str, question: AttentionQuestion) -> str | None:
