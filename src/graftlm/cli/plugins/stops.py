@@ -51,8 +51,8 @@ _POINTS = {
     "platform_plugins": 3, "model_sources": 6, "model_loaders": 6, "models": 6, "quantization_methods": 7,
     "stat_logger_plugins": 8, "executors": 10, "schedulers": 9, "workers": 12, "communicators": 12,
     "kernel_functions": 11, "attention_backends": 13, "custom_ops": 14, "custom_ops_with_subclasses": 14,
-    "op_implementations": 15,
-    "endpoint_plugins": 16, "core_routes": 16, "routes_without_key": 16, "lora_resolvers": 16, "logits_processors": 16,
+    "op_implementations": 15, "endpoint_plugins": 16, "core_routes": 16, "routes_without_key": 16,
+    "lora_resolvers": 16, "logits_processors": 16,
 }  # fmt: skip
 
 
