@@ -51,7 +51,7 @@ def differ(repository: Path, one: str, other: str, folder: str) -> bool:
 
 
 def installed_kernels_are_of(repository: Path, commit: str) -> bool:
-    """Tell whether the Python of the installed kernels is that of a commit; their compiled part cannot be compared."""
+    """Tell whether the Python of the installed kernels is that of a commit; the compiled part is not compared."""
     tracked = git(repository, "ls-tree", "-r", "--name-only", commit, _KERNEL_PACKAGE).splitlines()
     for name in [name for name in tracked if name.endswith(".py")]:
         installed = Path(sysconfig.get_path("platlib")) / name.removeprefix("kernels/src/")
