@@ -25,7 +25,7 @@ from benchmarks.export import export
 from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY
 from benchmarks.peer import Peer
 from benchmarks.rounds import measure_rounds
-from benchmarks.tables import as_json, comparison, page, print_and_keep, write_between
+from benchmarks.tables import as_json, comparison, page, print_and_keep, read_around, write_between
 from benchmarks.transformers_peer import TransformersPeer
 from graftlm.cli.bench import report
 from graftlm.contracts.errors import GraftlmError
@@ -33,6 +33,7 @@ from graftlm.models.sources import resolve_model
 from graftlm.processes.threads import usable_cores
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PART = "peers"
 OURS = "graftlm"
 
 
@@ -44,30 +45,15 @@ def build_parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=3, metavar="N", help="launches of each engine (default: 3)")
     add("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="rows to measure (default: all)")
     add("--quick", action="store_true", help="one round of short loads: does everything work?")
-    add(
-        "--threads",
-        type=int,
-        default=usable_cores(),
-        metavar="N",
-        help="of each engine (default: the usable cores)",
-    )
+    add("--threads", type=int, default=usable_cores(), metavar="N", help="of each engine (default: all cores)")
     add("--slots", type=int, default=32, metavar="N", help="requests in progress at once (default: 32)")
     add("--context", type=int, default=2048, metavar="N", help="tokens of a slot (default: 2048)")
     add("--model", default="demo", help="for graftlm: demo, a .gguf file or a directory (default: demo)")
     add("--vocab-size", type=int, default=VOCABULARY, metavar="N", help="prompts' ids are drawn below this")
-    add(
-        "--graftlm-python",
-        default=sys.executable,
-        metavar="PATH",
-        help="environment or interpreter (default: this one)",
-    )
+    add("--graftlm-python", default=sys.executable, metavar="PATH", help="its environment (default: this one)")
     add("--llama-server", metavar="PATH", help="llama.cpp's llama-server")
     add("--llama-model", metavar="FILE", help="its .gguf file (default: the model's own file)")
-    add(
-        "--vllm-python",
-        metavar="PATH",
-        help="vLLM's environment or interpreter; it gets the model as fp32 safetensors",
-    )
+    add("--vllm-python", metavar="PATH", help="vLLM's environment; it gets the model as fp32 safetensors")
     add("--transformers", action="store_true", help="`transformers` generate of this environment, fp32")
     add("--also", action="append", default=[], metavar="KIND:NAME=FLAGS",
         help="one more graftlm, llama.cpp or vLLM with these flags; NAME=VALUE in front: variables")  # fmt: skip
@@ -90,6 +76,8 @@ def check(options: argparse.Namespace) -> None:
         raise GraftlmError("--rounds, --threads, --slots and --context: use 1 or more")
     if options.quick and options.write_docs:
         raise GraftlmError("--quick measures nothing worth writing down; leave --write-docs out")
+    if options.write_docs:
+        read_around(options.write_docs, PART)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -120,7 +108,7 @@ def compare(options: argparse.Namespace) -> int:
     if not results.figures[OURS]:
         return 1
     if options.write_docs:
-        write_between(options.write_docs, "peers", text)
+        write_between(options.write_docs, PART, text)
     return 0
 
 

@@ -42,21 +42,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--base", default="HEAD~1", metavar="REV", help="the earlier commit (default: HEAD~1)")
     add("--head", default="HEAD", metavar="REV", help="the commit in question (default: HEAD)")
     add("--rounds", type=int, default=12, metavar="N", help="launches of each (default: 12)")
-    add(
-        "--rows",
-        nargs="+",
-        choices=ROWS,
-        default=[START_ROW, "1", "8"],
-        help="rows to measure (default: start 1 8)",
-    )
+    add("--rows", nargs="+", choices=ROWS, default=[START_ROW, "1", "8"], help="to measure (default: start 1 8)")
     add("--quick", action="store_true", help="short loads")
-    add(
-        "--tolerance",
-        type=float,
-        default=TOLERANCE,
-        metavar="X",
-        help="slower by less is nobody's concern (default: 0.03)",
-    )
+    add("--tolerance", type=float, default=TOLERANCE, metavar="X", help="slower by less is let be (default: 0.03)")
     add("--family-error", type=float, default=FAMILY_ERROR, metavar="P",
         help="chance of any false alarm in a run (default: 0.01)")  # fmt: skip
     add("--model", default="demo", help="MODEL of `graftlm serve` (default: demo)")

@@ -5,7 +5,6 @@ It measures nothing.
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,15 +91,22 @@ def last_line(words: str) -> str:
     return words.strip().splitlines()[-1].strip()[-300:].replace("`", "'").replace("|", "/")
 
 
+def read_around(path: Path, name: str) -> tuple[str, str]:
+    """Return a page up to `<!-- measured: NAME -->`, and from its `<!-- end -->`; raises GraftlmError."""
+    try:
+        before, begin, rest = path.read_text(encoding="utf-8").partition(f"<!-- measured: {name} -->\n")
+    except OSError as error:
+        raise GraftlmError(f"{path} cannot be read ({error.strerror}); name a page that is there") from None
+    _, end, after = rest.partition("<!-- end -->")
+    if not end:
+        raise GraftlmError(f"{path} has no <!-- measured: {name} --> with an <!-- end -->; add the two lines")
+    return before + begin, end + after
+
+
 def write_between(path: Path, name: str, text: str) -> None:
-    """Replace what lies between `<!-- measured: NAME -->` and `<!-- end -->` of a page."""
-    old = path.read_text(encoding="utf-8")
-    part = re.compile(rf"(<!-- measured: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
-    if not part.search(old):
-        raise GraftlmError(
-            f"{path} has no part between <!-- measured: {name} --> and <!-- end -->; add the two lines"
-        )
-    path.write_text(part.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", old, count=1), encoding="utf-8")
+    """Replace what lies between the two marks of a page."""
+    before, after = read_around(path, name)
+    path.write_text(f"{before}\n{text}\n\n{after}", encoding="utf-8")
 
 
 def as_json(results: Results, *, ours: str) -> dict[str, Any]:

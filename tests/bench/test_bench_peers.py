@@ -72,6 +72,8 @@ def test_engines_are_compared_and_none_is_left_running(tmp_path, program):
         (["--also", "vllm:eager=--enforce-eager"], ["'vllm'", "only graftlm"]),
         (["--also", "graftlm"], ["KIND:NAME=FLAGS"]),
         (["--quick", "--write-docs"], ["--quick"]),
+        (["--write-docs", "no-such-page.md"], ["no-such-page.md", "cannot be read"]),
+        (["--write-docs", "LICENSE"], ["LICENSE has no <!-- measured: peers -->"]),
         (["--rounds", "0"], ["--rounds", "1 or more"]),
         (["--json", "no/such/folder/x.json"], ["--json", "no/such/folder"]),
     ],
