@@ -52,6 +52,54 @@ static void rms_norm(const NormJob& job, int64_t row, int64_t row_end) {
   }
 }
 
+// (x - mean) / sqrt(variance + eps) * weight + bias. The variance is that of differences from the mean: sums of squares
+// would lose what a large mean leaves of it.
+template <class X>
+static void layer_norm_row(const NormJob& job, int64_t row) {
+  const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
+  X* residual = job.residual ? static_cast<X*>(job.residual) + row * job.residual_stride : nullptr;
+  const X *weight = static_cast<const X*>(job.weight), *bias = static_cast<const X*>(job.bias);
+  X* y = static_cast<X*>(job.y) + row * job.columns;
+  const int64_t columns = job.columns, whole = columns / 8 * 8;
+  if (residual) {
+    for (int64_t i = 0; i < whole; i += 8) store(residual + i, load(x + i) + load(residual + i));
+    for (int64_t i = whole; i < columns; ++i) from_float(to_float(x[i]) + to_float(residual[i]), residual + i);
+    x = residual;
+  }
+  V8 sums = V8{};
+  float rest = 0.0f;
+  for (int64_t i = 0; i < whole; i += 8) sums += load(x + i);
+  for (int64_t i = whole; i < columns; ++i) rest += to_float(x[i]);
+  const float mean = (sum_of(sums) + rest) / static_cast<float>(columns);
+  V8 squares = V8{};
+  rest = 0.0f;
+  for (int64_t i = 0; i < whole; i += 8) {
+    const V8 difference = load(x + i) - set1(mean);
+    squares = fma(difference, difference, squares);
+  }
+  for (int64_t i = whole; i < columns; ++i) rest += (to_float(x[i]) - mean) * (to_float(x[i]) - mean);
+  const float variance = (sum_of(squares) + rest) / static_cast<float>(columns);
+  const float factor = 1.0f / std::sqrt(variance + job.eps);
+  for (int64_t i = 0; i < whole; i += 8) {
+    const V8 value = (load(x + i) - set1(mean)) * set1(factor) * (weight ? load(weight + i) : set1(1.0f));
+    store(y + i, bias ? value + load(bias + i) : value);
+  }
+  for (int64_t i = whole; i < columns; ++i) {
+    const float value = (to_float(x[i]) - mean) * factor * (weight ? to_float(weight[i]) : 1.0f);
+    from_float(bias ? value + to_float(bias[i]) : value, y + i);
+  }
+}
+
+static void layer_norm(const NormJob& job, int64_t row, int64_t row_end) {
+  for (; row < row_end; ++row) {
+    switch (job.type) {
+      case DType::f32: layer_norm_row<float>(job, row); break;
+      case DType::bf16: layer_norm_row<Bf16>(job, row); break;
+      case DType::f16: layer_norm_row<F16>(job, row); break;
+    }
+  }
+}
+
 GRAFTLM_INLINE V8 silu(V8 x) { return x / (set1(1.0f) + exp(-x)); }
 
 template <class X>

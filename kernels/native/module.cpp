@@ -54,6 +54,17 @@ static void rms_norm(Address x, int64_t x_stride, Address residual, int64_t resi
   });
 }
 
+static void layer_norm(Address x, int64_t x_stride, Address residual, int64_t residual_stride, Address weight,
+    Address bias, Address y, int64_t rows, int64_t columns, float eps, int type) {
+  const NormJob job{pointer<void>(x), x_stride, pointer<void>(residual), residual_stride, pointer<void>(weight),
+      pointer<void>(y), columns, eps, dtype(type), pointer<void>(bias)};
+  run_kept([=](const StepInputs&) {
+    const Path& path = current_path();
+    for_ranges(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns, 1)),
+        [&](int64_t begin, int64_t end) { path.layer_norm(job, begin, end); });
+  });
+}
+
 static void silu_and_mul(Address x, int64_t x_stride, Address y, int64_t rows, int64_t columns, int type) {
   const ActivationJob job{pointer<void>(x), x_stride, pointer<void>(y), columns, dtype(type)};
   run_kept([=](const StepInputs&) {
@@ -198,6 +209,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("columns", &PackedMatrix::columns)
       .def_prop_ro("nbytes", &PackedMatrix::bytes);
   m.def("rms_norm", &rms_norm, NoGil());
+  m.def("layer_norm", &layer_norm, NoGil());
   m.def("silu_and_mul", &silu_and_mul, NoGil());
   m.def("rotate", &rotate, NoGil());
   m.def("best", &best, NoGil());

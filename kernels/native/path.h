@@ -46,11 +46,12 @@ struct NormJob {
   int64_t x_stride;
   void* residual;  // or null; becomes residual + x
   int64_t residual_stride;
-  const void* weight;
+  const void* weight;  // or, for layer_norm, null
   void* y;
   int64_t columns;
   float eps;
   DType type;
+  const void* bias = nullptr;  // layer_norm's, or null
 };
 
 struct ActivationJob {
@@ -170,6 +171,7 @@ struct Path {
   void (*quantize)(const QuantizeJob&, int64_t row_begin, int64_t row_end);
   void (*linear)(const LinearJob&, int64_t panel_begin, int64_t panel_end, int64_t row_begin, int64_t row_end);
   void (*rms_norm)(const NormJob&, int64_t row_begin, int64_t row_end);
+  void (*layer_norm)(const NormJob&, int64_t row_begin, int64_t row_end);
   void (*silu_and_mul)(const ActivationJob&, int64_t row, int64_t column_begin, int64_t column_end);
   void (*rotate)(const RotateJob&, int64_t token_begin, int64_t token_end);
   void (*write_cache)(const WriteJob&, int64_t token_begin, int64_t token_end);

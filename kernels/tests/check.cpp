@@ -112,6 +112,22 @@ static void check_rows(int rows, int columns) {
       rows);
   compare("rms_norm " + std::to_string(columns), y, expected, 3e-6);
 
+  auto other = normals(x.size());
+  const auto bias = normals(columns);
+  for (int r = 0; r < rows; ++r) {
+    double mean = 0, variance = 0;
+    for (int i = 0; i < columns; ++i) mean += (double{x[r * columns + i]} + other[r * columns + i]) / columns;
+    for (int i = 0; i < columns; ++i)
+      variance += std::pow(x[r * columns + i] + other[r * columns + i] - mean, 2) / columns;
+    for (int i = 0; i < columns; ++i) {
+      const double sum = double{x[r * columns + i]} + other[r * columns + i];
+      expected[r * columns + i] = (sum - mean) / std::sqrt(variance + 1e-5) * weight[i] + bias[i];
+    }
+  }
+  path.layer_norm({x.data(), columns, other.data(), columns, weight.data(), y.data(), columns, 1e-5f, DType::f32,
+      bias.data()}, 0, rows);
+  compare("layer_norm " + std::to_string(columns), y, expected, 1e-5);
+
   const auto both = normals(2 * x.size());
   path.silu_and_mul({both.data(), 2 * columns, y.data(), columns, DType::f32}, 0, 0, columns);
   for (int r = 1; r < rows; ++r) path.silu_and_mul({both.data(), 2 * columns, y.data(), columns, DType::f32}, r, 0, columns);

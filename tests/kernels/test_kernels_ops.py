@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from graftlm_kernels import ops
 from packed_cases import FLOATS, assert_close
 
 from graftlm.layers.activation import SiluAndMul
-from graftlm.layers.norm import RMSNorm
+from graftlm.layers.norm import LayerNorm, RMSNorm
 from graftlm.layers.rotary import RotaryEmbedding
 
 #: Two roundings of the number format: the reference rounds between its steps, the kernels only at the end.
@@ -46,6 +48,49 @@ def test_rms_norm_equals_the_reference(path, size, dtype):
 def test_rms_norm_leaves_what_it_does_not_take_to_the_reference(path):
     """Columns that lie apart, and a number format that is not the weight's."""
     norm, kernel = norm_of(16, torch.float32)
+    wide = torch.randn(5, 40)
+
+    assert_close(kernel(wide[:, 3:19]), norm.forward_native(wide[:, 3:19]), relative=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS.values()])
+@pytest.mark.parametrize("size", [1, 7, 8, 100, 576])
+@pytest.mark.parametrize("parts", ["weight and bias", "weight", "neither"])
+def test_layer_norm_equals_the_reference(path, size, dtype, parts):
+    """With and without a residual, which becomes the sum; also far from zero, where a sum of squares would fail."""
+    torch.manual_seed(size)
+    norm = LayerNorm(size, 1e-5, bias=parts == "weight and bias", elementwise_affine=parts != "neither")
+    for parameter in norm.parameters():
+        parameter.data = torch.randn(size).to(dtype)
+    kernel = ops.LayerNorm(norm)
+    kernel.pack(dict(norm.named_parameters()))
+    for rows, offset in ((0, 0.0), (1, 0.0), (3, 100.0), (301, 1.0)):
+        x = (torch.randn(rows, size) + offset).to(dtype)
+        residual, before = torch.randn(rows, size).to(dtype), x.clone()
+        # Exactly, since plain torch itself loses digits where the mean is large; so does a mean in float32.
+        exactly = in_float64(norm).forward_native(x.double())
+        most = TOLERANCE[dtype] * (1 + 10 * offset)
+
+        assert_close(kernel(x), exactly, relative=most)
+        own = residual.clone()
+        found, summed = kernel(x, own)
+        _, expected_sum = norm.forward_native(x, residual)
+        assert summed is own
+        assert torch.equal(summed, expected_sum)
+        assert_close(found, in_float64(norm).forward_native(expected_sum.double()), relative=most)
+        assert torch.equal(x, before)
+
+
+def in_float64(norm: LayerNorm) -> LayerNorm:
+    return copy.deepcopy(norm).double()
+
+
+def test_layer_norm_leaves_what_it_does_not_take_to_the_reference(path):
+    """Columns that lie apart, and a number format that is not the weight's."""
+    norm = LayerNorm(16)
+    norm.weight.data, norm.bias.data = torch.randn(16), torch.randn(16)
+    kernel = ops.LayerNorm(norm)
+    kernel.pack(dict(norm.named_parameters()))
     wide = torch.randn(5, 40)
 
     assert_close(kernel(wide[:, 3:19]), norm.forward_native(wide[:, 3:19]), relative=1e-6)

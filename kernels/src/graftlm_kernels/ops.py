@@ -6,7 +6,7 @@ What a kernel does not take (strided last axes, other number formats) goes to th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 class CpuOp(OpImplementation):
     """What the ops here share."""
+
+    captured_by: ClassVar[tuple[str, ...]] = ("NATIVE_CPU",)
 
     def __init__(self, op: CustomOp) -> None:
         super().__init__(op)
@@ -61,6 +63,42 @@ class RMSNorm(CpuOp):
             self._eps, self._code,
         )  # fmt: skip
         return y, residual
+
+
+class LayerNorm(CpuOp):
+    """`layer_norm`, with or without weight and bias; the residual is overwritten with the sum."""
+
+    def __init__(self, op: CustomOp) -> None:
+        super().__init__(op)
+        #: Number formats that are computed here, known once the weights are.
+        self._codes: dict[torch.dtype, int] = {}
+        self._kept: list[torch.Tensor] = []
+
+    def pack(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._kept = [tensor.data for tensor in weights.values()]
+        dtypes = {tensor.dtype for tensor in self._kept} or set(DTYPE_CODES)
+        if all(tensor.is_contiguous() for tensor in self._kept) and (len(dtypes) == 1 or not self._kept):
+            self._codes = {dtype: code for dtype, code in DTYPE_CODES.items() if dtype in dtypes}
+        self._weight, self._bias = (
+            weights[name].data_ptr() if name in weights else 0 for name in ("weight", "bias")
+        )
+        self._columns, self._eps = int(self.op.hidden_size), float(self.op.eps)
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        code, added = self._codes.get(x.dtype), 0
+        if code is None or not x.is_contiguous():
+            return self.op.forward_native(x, residual)
+        if residual is not None:
+            if residual.dtype is not x.dtype or not residual.is_contiguous():
+                return self.op.forward_native(x, residual)
+            added = residual.data_ptr()
+        columns = self._columns
+        y = torch.empty_like(x)
+        _native.layer_norm(
+            x.data_ptr(), columns, added, columns, self._weight, self._bias, y.data_ptr(), x.numel() // columns,
+            columns, self._eps, code,
+        )  # fmt: skip
+        return y if residual is None else (y, residual)
 
 
 class SiluAndMul(CpuOp):

@@ -63,7 +63,10 @@ class OPTAttention(nn.Module):
 
 
 class OPTDecoderLayer(nn.Module):
-    """x += attention(x); x += mlp(x), each with a LayerNorm before it, or after it in the 350m model."""
+    """x += attention(x); x += mlp(x), each with a LayerNorm before it, or after it in the 350m model.
+
+    With norms before, the sum travels apart, so that each norm adds it in one pass.
+    """
 
     def __init__(self, model: ModelConfig, *, prefix: str) -> None:
         super().__init__()
@@ -81,13 +84,20 @@ class OPTDecoderLayer(nn.Module):
         self.fc2 = RowParallelLinear(int(hf["ffn_dim"]), hidden_size, bias=bias, prefix=f"{prefix}.fc2")
         self.final_layer_norm = LayerNorm(hidden_size)
 
-    def forward(self, hidden: torch.Tensor, context: ForwardContext) -> torch.Tensor:
-        if self.norm_before:
-            hidden = hidden + self.self_attn(self.self_attn_layer_norm(hidden), context)
-            return hidden + self.mlp(self.final_layer_norm(hidden))
-        hidden = self.self_attn_layer_norm(hidden + self.self_attn(hidden, context))
-        output: torch.Tensor = self.final_layer_norm(hidden + self.mlp(hidden))
-        return output
+    def forward(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, context: ForwardContext
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if not self.norm_before:
+            hidden, _ = self.self_attn_layer_norm(self.self_attn(hidden, context), hidden)
+            hidden, _ = self.final_layer_norm(self.mlp(hidden), hidden)
+            return hidden, None
+        if residual is None:
+            hidden, residual = self.self_attn_layer_norm(hidden), hidden
+        else:
+            hidden, residual = self.self_attn_layer_norm(hidden, residual)
+        hidden = self.self_attn(hidden, context)
+        hidden, residual = self.final_layer_norm(hidden, residual)
+        return self.mlp(hidden), residual
 
     def mlp(self, hidden: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.fc2(self.activation_fn(self.fc1(hidden)))
@@ -107,14 +117,19 @@ class OPTDecoder(nn.Module):
             OPTDecoderLayer(model, prefix=f"{prefix}.layers.{i}") for i in range(model.num_layers)
         )
         final_norm = hf.get("do_layer_norm_before", True) and not hf.get("_remove_final_layer_norm", False)
-        self.final_layer_norm = LayerNorm(hidden_size) if final_norm else nn.Identity()
+        self.final_layer_norm = LayerNorm(hidden_size) if final_norm else None
         self.project_out = _projection(hidden_size, embed_size, prefix=f"{prefix}.project_out")
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         hidden = self.project_in(self.embed_tokens(input_ids)) + self.embed_positions(positions)
+        residual: torch.Tensor | None = None
         for layer in self.layers:
-            hidden = layer(hidden, context)  # [tokens, hidden_size]
-        output: torch.Tensor = self.project_out(self.final_layer_norm(hidden))  # [tokens, word_embed_proj_dim]
+            hidden, residual = layer(hidden, residual, context)  # [tokens, hidden_size]
+        if self.final_layer_norm is not None:
+            hidden, _ = self.final_layer_norm(hidden, residual)
+        elif residual is not None:
+            hidden = hidden + residual
+        output: torch.Tensor = self.project_out(hidden)  # [tokens, word_embed_proj_dim]
         return output
 
 
