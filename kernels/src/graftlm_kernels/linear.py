@@ -6,7 +6,7 @@ It does not know quantized checkpoints; see `quantization.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 class Linear(LinearImplementation):
     """`linear` with weights in float32, bfloat16 or float16, in their own format; sums are float32."""
+
+    captured_by: ClassVar[tuple[str, ...]] = ("NATIVE_CPU",)
 
     def __init__(self, op: CustomOp) -> None:
         super().__init__(op)

@@ -6,8 +6,8 @@ It does not know when it is chosen; `graftlm.ops.dispatch` asks it what it suppo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,10 @@ class OpImplementation(ABC):
 
     It is constructed before the op's own constructor has run: keep `op`, read its attributes when called.
     """
+
+    #: Attention backends that keep decode steps and run this one's calls in them without Python; see
+    #: `AttentionBackend.capture_steps`. In steps kept by others it is called from Python, as ever.
+    captured_by: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, op: CustomOp) -> None:
         self.op = op
@@ -35,10 +39,3 @@ class OpImplementation(ABC):
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Prepare the op's weights once, after all of them are loaded."""
-
-    def bind(self, buffers: Mapping[str, torch.Tensor]) -> Callable[[], None] | None:
-        """Return a call that reads and writes these buffers without further arguments, or None if there is none.
-
-        A captured step replays such calls; the buffers stay where they are for as long as it does.
-        """
-        return None

@@ -53,6 +53,9 @@ def explain_contenders(description: Description, kind: str, *, chosen: str = "",
     if kind in ALL_TAKE_PART:
         explanation.answer = ", ".join(c.name for c in explanation.candidates if c.state == "takes part")
         return explanation
+    if kind == "communicator":
+        remarks = [e["facts"].get("remark") for e in events_of(description, "communicator_built")]
+        explanation.notes += dict.fromkeys(filter(None, remarks))
     won = next((c for c in explanation.candidates if c.state == "won"), None)
     if chosen and won is None:  # a class that no plugin publishes
         won = Candidate(name=chosen, state="won", reason=f"{why}, by its path")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.plugins.explanation import Candidate, Explanation
 from graftlm.cli.plugins.helper import Inspection
+from graftlm.cli.plugins.inspect_steps import part_in_kept_steps
 from graftlm.contracts.points import CUSTOM_OPS, OP_IMPLEMENTATIONS
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def explain_op(host: PluginHost, config: EngineConfig, name: str, *, problem: st
         explanation.why = why
         if built:
             _add_what_was_built(host, explanation, switch)
+    running = [c.name for c in explanation.candidates if c.state in ("won", "asked when built")]
+    explanation.facts["in kept decode steps"] = part_in_kept_steps(host, chosen, running)
     return Inspection(explanation=explanation, names=[n for n in (switch, path, path.replace(":", ".")) if n])
 
 
