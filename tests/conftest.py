@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
+# A warm parent of the developer's is not to be taken from; tests of warm parents name a folder of their own.
+os.environ["GRAFTLM_PRELOAD_DIR"] = os.path.join(tempfile.gettempdir(), f"no-warm-parents-{os.getpid()}")  # noqa: PTH118
 # Before numpy or torch are imported by any test: their thread pools read these once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -14,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-_NOT_OURS = ("GRAFTLM_CACHE", "GRAFTLM_DEMO_FILE")
+_NOT_OURS = ("GRAFTLM_CACHE", "GRAFTLM_DEMO_FILE", "GRAFTLM_PRELOAD_DIR")
 
 
 @pytest.fixture(autouse=True)

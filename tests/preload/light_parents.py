@@ -1,0 +1,77 @@
+"""Warm parents for tests that hold a module or two instead of torch, and so are there in a tenth of a second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from graftlm.processes.child import Order
+from graftlm.processes.launch import ChildProcess, start_child
+from graftlm.processes.liveness import is_running
+from graftlm.processes.logs import LogSettings
+from graftlm.processes.warm.circumstances import Circumstances, circumstances
+from graftlm.processes.warm.client import WarmParentAddress, find_warm_parents
+from graftlm.processes.warm.parent import WarmOrder
+from graftlm.processes.warm.place import key_of
+from graftlm.processes.warm.starting import start_warm_parent
+
+#: Where the functions are that tests ask children to run.
+FUNCTIONS = Path(__file__).parents[1] / "processes"
+
+
+def now(**changes: str) -> Circumstances:
+    return circumstances({**os.environ, **changes})
+
+
+def order_for(
+    folder: Path,
+    *,
+    modules: tuple[str, ...] = ("msgspec",),
+    calls: tuple[Order, ...] = (),
+    time_limit_s: float = 60,
+    model: str = "light",
+) -> WarmOrder:
+    return WarmOrder(
+        key=key_of(model), folder=str(folder), model=model, checkpoint=model, modules=list(modules),
+        calls=list(calls), circumstances=now(), time_limit_s=time_limit_s, log=LogSettings(levels=["info"]),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def light_parent(order: WarmOrder, *, folders: tuple[Path, ...] = ()) -> Iterator[WarmParentAddress]:
+    """A parent that is ready; it is ended with the block, if it still runs."""
+    path = os.pathsep.join(map(str, (*folders, FUNCTIONS)))
+    launched = start_warm_parent(order, environment={**os.environ, "PYTHONPATH": path})
+    try:
+        launched.wait_ready(lambda text: None)
+        (parent,) = [p for p in find_warm_parents() if p.record.key == order.key]
+        yield parent
+    finally:
+        launched.let_go()
+        launched.process.send_signal(signal.SIGKILL)
+        launched.process.wait(10)
+
+
+def take(
+    parent: WarmParentAddress, name: str = "taken", circumstances: Circumstances | None = None
+) -> ChildProcess:
+    """Start a child that comes from the parent."""
+    wanted = circumstances or now()
+    return start_child(name, fork=lambda *ends: parent.fork(*ends, name=name, now=wanted))
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = 10) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"still waiting for {what} after {limit_s} s"
+        time.sleep(0.01)
+
+
+def end_parent(parent: WarmParentAddress) -> None:
+    """Kill it, and wait until its launcher could have noticed."""
+    os.kill(parent.record.pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(parent.record.pid), "the end of the parent")

@@ -1,0 +1,301 @@
+"""What a warm parent promises whoever takes a process from it, and what it refuses; with nothing heavy in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from light_parents import FUNCTIONS, end_parent, light_parent, now, order_for, take, wait_until
+
+from graftlm.contracts.errors import StartupError
+from graftlm.processes.child import Order
+from graftlm.processes.failure import ChildFailed
+from graftlm.processes.launch import start_child
+from graftlm.processes.liveness import is_running
+from graftlm.processes.warm import messages
+from graftlm.processes.warm.client import NotTaken, find_warm_parents
+from graftlm.processes.warm.place import make_private, socket_path
+from graftlm.processes.warm.starting import start_warm_parent
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The private folder of this test."""
+    place = tmp_path / "warm"
+    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(place))
+    monkeypatch.syspath_prepend(str(FUNCTIONS))
+    make_private(place)
+    return place
+
+
+def test_a_taken_process_is_what_a_fresh_child_is(folder, monkeypatch, tmp_path):
+    """It has this process's environment, directory and sys.path, its own session and name, and one thread more."""
+    monkeypatch.setenv("GRAFTLM_TEST_MARK", "one")
+    with light_parent(order_for(folder)) as parent:
+        monkeypatch.setenv("GRAFTLM_TEST_MARK", "two")
+        monkeypatch.chdir(tmp_path)
+        child = take(parent)
+        child.run("child_functions:report_world", b"")
+        world = msgspec.msgpack.decode(child.wait_ready(10))
+        words = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+        session = os.getsid(child.pid)
+        assert child.stop() == 0
+
+    assert world["env"] == "two"
+    assert world["cwd"] == str(tmp_path)
+    assert world["path"] == sys.path
+    assert world["threads"] == 2, "main and the watch of the parent"
+    assert world["mask"] == []
+    assert words.startswith(b"graftlm taken") and b"warm.parent" not in words
+    assert session == child.pid
+
+
+def test_a_taken_process_tells_its_exit_code_and_failure(folder):
+    """While the parent lives a death has its code, and an exception its text."""
+    with light_parent(order_for(folder)) as parent:
+        child, failing = take(parent), take(parent, "failing")
+        child.run("child_functions:echo", b"here")
+        failing.call("child_functions:break_down", b"")
+        assert child.wait_ready(10) == b"here"
+        os.kill(child.pid, signal.SIGKILL)
+
+        assert child.exit_code(5) == -signal.SIGKILL
+        with pytest.raises(ChildFailed, match="failing"):
+            failing.wait_ready(10)
+        assert failing.exit_code(5) == 1
+        assert parent.status().taken == 2
+        child.stop()
+        failing.stop()
+
+
+@pytest.mark.parametrize("moment", ["before its setup", "before it is ready", "while it works"])
+def test_a_taken_process_outlives_its_parent(folder, moment):
+    """Killing the parent harms nobody; only the exit code is not known any more."""
+    with light_parent(order_for(folder)) as parent:
+        if moment == "before its setup":
+            held = []
+
+            def fork(*ends):
+                held.append(parent.fork(*ends, name="taken", now=now()))
+                end_parent(parent)
+                return held[0]
+
+            child = start_child("taken", fork=fork)
+        else:
+            child = take(parent)
+        if moment == "before it is ready":
+            end_parent(parent)
+        child.run("child_functions:echo", b"alive")
+        assert child.wait_ready(10) == b"alive"
+        if moment == "while it works":
+            end_parent(parent)
+        for _ in range(3):
+            child.send(b"more")
+            assert child.receive() == b"echo more"
+        assert find_warm_parents() == []
+
+        os.kill(child.pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(child.pid), "the end of the child")
+        with pytest.raises(ChildFailed, match="ended without an exit code"):
+            child.receive()
+        assert child.stop() is None
+
+
+def test_a_taken_process_ends_with_whoever_took_it(folder):
+    """Its lifeline is its taker's: the parent lives on."""
+    with light_parent(order_for(folder)) as parent:
+        child = take(parent)
+        child.run("child_functions:echo", b"here")
+        child.wait_ready(10)
+        child.let_go()
+
+        wait_until(lambda: not is_running(child.pid), "the end of the child")
+        wait_until(lambda: parent.status().running == 0, "the parent to notice")
+        child.stop()
+
+
+def test_a_parent_that_dies_while_it_is_asked_gives_nothing(folder):
+    """A socket that nobody answers, a socket file that nobody listens at: each is a sentence, at once or soon."""
+    with light_parent(order_for(folder)) as parent:
+        os.kill(parent.record.pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        with pytest.raises(NotTaken, match="did not answer within 1 s"):
+            take(parent)
+        assert time.monotonic() - begun < 5
+        end_parent(parent)
+        with pytest.raises(NotTaken, match="cannot be asked"):
+            take(parent)
+        stale = socket_path(folder, parent.record.key)
+        assert stale.exists()
+
+        assert find_warm_parents() == []
+        assert not stale.exists()
+
+
+def test_what_has_changed_is_named(folder, tmp_path, monkeypatch):
+    """A variable, a module's file, a module that would come from elsewhere, and one that could not be imported."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        place.mkdir()
+    (first / "warm_module.py").write_text("try:\n    import warm_extra\nexcept ImportError:\n    pass\n")
+    os.utime(first / "warm_module.py", (1e9, 1e9))
+    monkeypatch.syspath_prepend(str(first))
+    with light_parent(order_for(folder, modules=("warm_module",)), folders=(first,)) as parent:
+        parent.check(now())
+        with pytest.raises(NotTaken, match=r"\$OMP_WAIT_POLICY was .* and is 'active'"):
+            parent.check(now(OMP_WAIT_POLICY="active"))
+        parent.check(now(OMP_NUM_THREADS="7"))  # which a child is told again
+        (second / "warm_module.py").write_text("")
+        monkeypatch.syspath_prepend(str(second))
+        with pytest.raises(NotTaken, match=f"the module warm_module would now come from {second}"):
+            parent.check(now())
+        (second / "warm_module.py").rename(second / "warm_extra.py")
+        with pytest.raises(NotTaken, match="the module warm_extra can be imported now"):
+            parent.check(now())
+        (second / "warm_extra.py").unlink()
+        parent.check(now())
+        (first / "warm_module.py").write_text("changed = True\n")
+
+        with pytest.raises(NotTaken, match=r"warm_module\.py has changed"):
+            take(parent)
+        assert any("warm_module.py" in line for line in parent.status().stale)
+
+
+def test_limits_and_niceness_count(folder):
+    """Whatever a fresh child would take over from its starter must be the parent's too."""
+    code = (
+        f"import os, sys; sys.path[:] = {sys.path!r}; os.nice(3)\n"
+        "from graftlm.processes.warm.circumstances import circumstances\n"
+        "from graftlm.processes.warm.client import NotTaken, find_warm_parents\n"
+        "try: find_warm_parents()[0].check(circumstances(os.environ))\n"
+        "except NotTaken as error: print(error)\n"
+    )
+    with light_parent(order_for(folder)):
+        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30)
+
+    assert f"niceness was '{os.nice(0)}' and is '{os.nice(0) + 3}'" in done.stdout, done.stderr
+
+
+def test_a_parent_ends_when_nobody_wants_it(folder):
+    """The time runs from the last process that was taken."""
+    with light_parent(order_for(folder, time_limit_s=0.6)) as parent:
+        time.sleep(0.3)
+        child = take(parent)
+        assert parent.status().time_left_s > 0.35
+        wait_until(lambda: not is_running(parent.record.pid), "the end of the parent", 5)
+
+        assert find_warm_parents() == []
+        assert not socket_path(folder, parent.record.key).exists()
+        child.run("child_functions:echo", b"on")
+        assert child.wait_ready(10) == b"on"
+        child.stop()
+
+
+def test_stop_ends_a_parent_and_no_child(folder):
+    """Also one that does not listen any more."""
+    with light_parent(order_for(folder)) as parent, light_parent(order_for(folder, model="other")) as other:
+        child = take(parent)
+        child.run("child_functions:echo", b"on")
+        os.kill(other.record.pid, signal.SIGSTOP)
+        parent.stop()
+        other.stop()
+
+        assert not is_running(parent.record.pid) and not is_running(other.record.pid)
+        assert child.wait_ready(10) == b"on"
+        assert list(folder.glob("*.sock")) == []
+        child.stop()
+
+
+def test_a_folder_that_others_could_use_is_not_used(folder, tmp_path, monkeypatch):
+    """Neither to be found in, nor to listen in: an open mode, another's folder, a link."""
+    said: list[str] = []
+    with light_parent(order_for(folder)):
+        folder.chmod(0o770)
+        assert find_warm_parents(on_problem=said.append) == []
+        with pytest.raises(StartupError, match=r"open to others \(mode 0770\).*GRAFTLM_PRELOAD_DIR"):
+            make_private(folder)
+        folder.chmod(0o700)
+        assert len(find_warm_parents()) == 1
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        assert find_warm_parents(on_problem=said.append) == []
+        monkeypatch.undo()
+        monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(tmp_path / "link"))
+        (tmp_path / "link").symlink_to(folder)
+        assert find_warm_parents(on_problem=said.append) == []
+
+    assert [
+        next(part for part in ("open to others", "belongs to user", "is no folder") if part in line)
+        for line in said
+    ] == ["open to others", "belongs to user", "is no folder"]
+
+
+def test_both_ends_refuse_another_user(folder, monkeypatch):
+    """The kernel tells who is at the other end of the socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, light_parent(order_for(folder)) as parent:
+        messages.check_peer(ours)
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        with pytest.raises(messages.ForeignUser, match="user"):
+            messages.check_peer(ours)
+        with pytest.raises(NotTaken, match="belongs to user"):
+            parent.status()
+
+
+def test_nonsense_does_not_disturb_a_parent(folder):
+    """What cannot be read, what comes without its descriptors, and whoever connects and says nothing."""
+    with light_parent(order_for(folder)) as parent:
+        place = str(socket_path(folder, parent.record.key))
+        for packet in (b"", b"\xc1", messages.msgspec.msgpack.encode(messages.Fork(now(), "bare"))):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+                stranger.connect(place)
+                stranger.send(packet)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+            silent.connect(place)
+            with pytest.raises(NotTaken, match="did not answer"):
+                parent.status()
+        wait_until(lambda: _answers(parent), "an answer")
+
+        assert parent.status().taken == 0
+
+
+def _answers(parent) -> bool:
+    try:
+        parent.status()
+    except NotTaken:
+        return False
+    return True
+
+
+def test_a_parent_that_cannot_be_says_why(folder):
+    """A thread that would not survive a fork, and an order that fails."""
+    for function, cause in (("start_thread", "left 2 threads"), ("break_down", "no such")):
+        order = order_for(folder, calls=(Order(function=f"parent_functions:{function}", payload=b""),))
+        path = os.pathsep.join((str(FUNCTIONS), str(Path(__file__).parent)))
+        launched = start_warm_parent(order, environment={**os.environ, "PYTHONPATH": path})
+
+        with pytest.raises(ChildFailed, match=cause):
+            launched.wait_ready(lambda text: None)
+        assert launched.process.wait(10) != 0
+        launched.let_go()
+        assert find_warm_parents() == []
+
+
+def test_a_parent_that_prepares_ends_with_its_launcher(folder):
+    """Ctrl-C in `graftlm preload` leaves nothing behind; until it is ready a parent is not to be asked."""
+    order = order_for(folder, calls=(Order(function="parent_functions:sleep_long", payload=b""),))
+    path = os.pathsep.join((str(FUNCTIONS), str(Path(__file__).parent)))
+    launched = start_warm_parent(order, environment={**os.environ, "PYTHONPATH": path})
+    wait_until(find_warm_parents, "the record")
+    (parent,) = find_warm_parents()
+    assert not parent.record.ready
+    launched.let_go()
+
+    assert launched.process.wait(10) != 0
+    assert find_warm_parents() == []
