@@ -12,6 +12,7 @@ from graftlm.models import ModelRegistry
 from graftlm.plugins import Role, UnknownPlugin, find_host
 from graftlm.plugins.selection import Selection
 from graftlm.testing import FakeDistribution, plugin_host
+from graftlm.testing.conformance import suites_for
 from graftlm.testing.elsewhere import FailedElsewhere, elsewhere, run_ranks
 from graftlm.testing.suite import Suite, failures
 
@@ -139,13 +140,26 @@ def test_only_the_pytest_plugin_imports_pytest() -> None:
 
 
 def test_there_is_a_suite_for_each_point_that_has_a_contract() -> None:
-    """Or a reason why not: these are driven by other means, or nothing asks for them yet."""
+    """Or a reason why not: their contracts may change, or nothing asks for them yet."""
     from graftlm.testing.conformance import declared
 
     source = __import__("inspect").getsource(declared)
     without = {point.name for point in ALL_POINTS if f'"{point.name}"' not in source}
 
     assert without == {
-        "workers", "quantization_methods", "model_loaders", "model_sources", "lora_resolvers", "logits_processors",
-        "io_processor_plugins", "tool_parsers", "reasoning_parsers", "schedulers", "executors",
+        "lora_resolvers", "logits_processors", "io_processor_plugins", "tool_parsers", "reasoning_parsers",
+        "schedulers", "executors",
     }  # fmt: skip
+
+
+def test_a_complaint_names_the_plugin_where_it_is_known() -> None:
+    """Plugin, point, distribution and version; then what the contract wants."""
+    fake = FakeDistribution(
+        "acme-files", {"model_sources": {"shelf": "wrong_sources:IgnoresTheRevision"}}, version="3.1"
+    )
+    (suite,) = suites_for(fake).values()
+    suite = type("WithAModel", (suite,), {"model": "{folder}/tiny-llama"})
+    text = suite.run_check("test_a_revision_is_never_ignored").text
+
+    assert text.startswith("wrong_sources:IgnoresTheRevision (model_sources=shelf of acme-files 3.1): fetch(")
+    assert "refuse what means nothing\n  graftlm.contracts.checkpoint.ModelSource wants: A revision that" in text

@@ -41,6 +41,8 @@ class Suite:
     contract: ClassVar[str] = ""
     #: The object to test, or its path, which is imported when the first check runs.
     subject: ClassVar[Any] = None
+    #: Which plugin of which distribution brings it, where that is known; for messages.
+    declared_as: ClassVar[str] = ""
 
     @classmethod
     def load(cls) -> Any:
@@ -63,12 +65,21 @@ class Suite:
     @classmethod
     def subject_name(cls) -> str:
         subject = cls.load()
-        return path_of(subject) or repr(subject)
+        name = path_of(subject) or repr(subject)
+        return f"{name} ({cls.declared_as})" if cls.declared_as else name
 
     def require(self, holds: bool, problem: str) -> None:
         """Fail with `problem`, and with what the running check says that the contract wants."""
         if not holds:
             self.fail(problem)
+
+    def complete_class(self, base: type[Any]) -> Any:
+        """Return the class to test, which must subclass `base` and leave nothing abstract."""
+        cls = self.load()
+        self.require(isinstance(cls, type) and issubclass(cls, base), f"it is {cls!r}; subclass {base.__name__}")
+        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        self.require(not missing, f"it does not implement {missing}")
+        return cls
 
     def fail(self, problem: str) -> NoReturn:
         raise ContractBroken(self.subject_name(), contract=self.contract, wants=self._wanted(), problem=problem)

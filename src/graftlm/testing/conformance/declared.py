@@ -46,9 +46,13 @@ def suites_for(distribution: str | FakeDistribution) -> dict[str, type[Suite]]:
         )
     found: dict[str, type[Suite]] = {}
     for plugin in plugins:
+        facts = {
+            "__module__": __name__,
+            "declared_as": f"{plugin.point}={plugin.name} of {plugin.distribution} {plugin.version}",
+        }
         for base, name, attributes in _suites_of(plugin, distribution, beside=plugins):
             label = f"Test{_words(base.__name__.removesuffix('Conformance'))}{_words(name)}"
-            found.setdefault(label, type(label, (base,), {"__module__": __name__, **attributes}))
+            found.setdefault(label, type(label, (base,), {**facts, **attributes}))
     return found
 
 

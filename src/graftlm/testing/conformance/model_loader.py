@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,9 +45,7 @@ class ModelLoaderConformance(FrontEndSuite):
 
     def test_it_is_a_complete_model_loader_class(self) -> None:
         """A subclass of ModelLoader with all methods and a `format`, constructed without arguments."""
-        cls = self.load()
-        self.require(isinstance(cls, type) and issubclass(cls, ModelLoader), f"it is {cls!r}")
-        self.require(not inspect.isabstract(cls), f"it does not implement {', '.join(cls.__abstractmethods__)}")
+        cls = self.complete_class(ModelLoader)
         found = getattr(cls, "format", None)
         self.require(isinstance(found, str) and bool(found), f"its format is {found!r}; name the format")
         named = self.plugin == "under_test" or found == self.plugin

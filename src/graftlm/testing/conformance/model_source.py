@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import re
 import tempfile
 from collections.abc import Iterator
@@ -49,9 +48,7 @@ class ModelSourceConformance(FrontEndSuite):
 
     def test_it_is_a_complete_model_source_class(self) -> None:
         """A subclass of ModelSource with both methods and a `scheme`, constructed without arguments."""
-        cls = self.load()
-        self.require(isinstance(cls, type) and issubclass(cls, ModelSource), f"it is {cls!r}")
-        self.require(not inspect.isabstract(cls), f"it does not implement {', '.join(cls.__abstractmethods__)}")
+        cls = self.complete_class(ModelSource)
         scheme = getattr(cls, "scheme", None)
         good = isinstance(scheme, str) and _SCHEME.fullmatch(scheme) is not None
         self.require(good, f"its scheme is {scheme!r}; write lower-case letters, digits, + . and -")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, ClassVar
 
 import torch
@@ -30,9 +29,7 @@ class OpImplementationConformance(OpChecks):
 
     def test_it_is_a_complete_implementation_class(self) -> None:
         """A subclass of OpImplementation that can be called."""
-        cls = self.load()
-        self.require(isinstance(cls, type) and issubclass(cls, OpImplementation), f"it is {cls!r}")
-        self.require(not inspect.isabstract(cls), f"it does not implement {', '.join(cls.__abstractmethods__)}")
+        self.complete_class(OpImplementation)
 
     def test_what_it_supports_is_said_plainly(self) -> None:
         """`supports` returns True, or the reason why not, for any device, number format and shape."""

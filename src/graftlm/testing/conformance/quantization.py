@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -41,9 +40,7 @@ class QuantizationConformance(Suite):
         """A subclass of QuantizationConfig with its methods and a `name`; `from_checkpoint` makes an object of
         what config.json says, and `get_linear_method` a LinearMethod for a layer, or None to keep it plain.
         """
-        cls = self.load()
-        self.require(isinstance(cls, type) and issubclass(cls, QuantizationConfig), f"it is {cls!r}")
-        self.require(not inspect.isabstract(cls), f"it does not implement {', '.join(cls.__abstractmethods__)}")
+        cls = self.complete_class(QuantizationConfig)
         name = getattr(cls, "name", None)
         self.require(isinstance(name, str) and bool(name), f"its name is {name!r}; write what --quantization says")
         named = not self.plugin or name == self.plugin
