@@ -96,6 +96,13 @@ static void best(Address x, int64_t x_stride, int64_t rows, int64_t columns, int
   });
 }
 
+static void relu(Address x, int64_t count, int type) {
+  run_kept([=](const StepInputs&) {
+    const Path& path = current_path();
+    for_ranges(count, 16384, [&](int64_t begin, int64_t end) { path.relu(pointer<void>(x), dtype(type), begin, end); });
+  });
+}
+
 static void all_reduce(SharedGroup& group, Address x, int64_t count, int type) {
   run_kept([=, &group](const StepInputs&) { group.all_reduce(pointer<void>(x), count, dtype(type)); });
 }
@@ -213,6 +220,7 @@ NB_MODULE(_native, m) {
   m.def("silu_and_mul", &silu_and_mul, NoGil());
   m.def("rotate", &rotate, NoGil());
   m.def("best", &best, NoGil());
+  m.def("relu", &relu, NoGil());
   nb::class_<SharedGroup>(m, "SharedGroup", "The ranks of one host, over a file that each has opened.")
       .def(nb::init<int, int, int>())
       .def_static("bytes_for", &SharedGroup::bytes_for)

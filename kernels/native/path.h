@@ -177,6 +177,7 @@ struct Path {
   void (*write_cache)(const WriteJob&, int64_t token_begin, int64_t token_end);
   void (*attend)(const AttentionJob&, const AttentionTask&, float* scratch);
   void (*sum)(const SumJob&, int64_t begin, int64_t end);
+  void (*relu)(void* x, DType type, int64_t begin, int64_t end);  // in place
   void (*best)(const BestJob&, int64_t row_begin, int64_t row_end);
   // What nothing can pass, for benchmarks: multiply-adds done by so many rounds of registers with registers, of
   // activations in 16 bits or 8; and memory read in order.

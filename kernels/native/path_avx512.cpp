@@ -12,7 +12,7 @@ namespace graftlm {
 
 const Path& avx512_path() {
   static constexpr Path path{"avx512", avx512::quantize, avx512::linear, avx512::rms_norm, avx512::layer_norm,
-      avx512::silu_and_mul, avx512::rotate, avx512::write_cache, avx512::attend, avx512::sum, avx512::best,
+      avx512::silu_and_mul, avx512::rotate, avx512::write_cache, avx512::attend, avx512::sum, avx512::relu, avx512::best,
       avx512::peak, avx512::read_through};
   return path;
 }

@@ -1,4 +1,4 @@
-// Sums over ranks, and the best place of each row. It knows neither ranks' memory nor tokens.
+// Sums over ranks, the larger of a number and zero, the best place of each row. It knows neither ranks nor tokens.
 #pragma once
 
 #include <cmath>
@@ -28,6 +28,25 @@ static void sum(const SumJob& job, int64_t begin, int64_t end) {
     case DType::f32: sum_range<float>(job, begin, end); break;
     case DType::bf16: sum_range<Bf16>(job, begin, end); break;
     case DType::f16: sum_range<F16>(job, begin, end); break;
+  }
+}
+
+template <class X>
+static void relu_range(X* x, int64_t i, int64_t end) {
+  for (; i + 8 <= end; i += 8) {
+    const V8 value = load(x + i);
+    store(x + i, value < V8{} ? V8{} : value);  // a NaN stays
+  }
+  for (; i < end; ++i) {
+    if (to_float(x[i]) < 0.0f) from_float(0.0f, x + i);
+  }
+}
+
+static void relu(void* x, DType type, int64_t begin, int64_t end) {
+  switch (type) {
+    case DType::f32: relu_range(static_cast<float*>(x), begin, end); break;
+    case DType::bf16: relu_range(static_cast<Bf16*>(x), begin, end); break;
+    case DType::f16: relu_range(static_cast<F16*>(x), begin, end); break;
   }
 }
 

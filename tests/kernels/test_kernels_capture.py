@@ -70,6 +70,18 @@ def test_kept_steps_give_the_model_s_tokens(tiny_llama):
     assert not capture_of(engine, greedy=False).steps, "nobody asked for anything but the best tokens"
 
 
+def test_opt_is_kept_but_for_its_learned_positions(tiny_opt):
+    """Torch adds them, once in a step; blocks, norms and choice are native calls."""
+    expected = make_engine(tiny_opt, custom_ops=["none"], attention_backend="TORCH_PAGED").outputs(requests())
+    engine = make_engine(tiny_opt)
+
+    for _ in range(2):
+        assert engine.outputs(requests()) == expected
+    for step in capture_of(engine).steps.values():
+        assert step.is_proven and step.num_native > 10
+        assert step.splits == ["aten.add.Tensor", "aten.index.Tensor", "aten.add.Tensor"]
+
+
 def test_rows_that_want_more_than_the_best_token_keep_hidden_states(tiny_llama):
     """Temperature, log-probabilities, penalties and bias: sampling is Python's, the model is kept all the same."""
     from worker_runs import request_of
@@ -208,7 +220,7 @@ def test_arena_hands_out_only_what_nobody_uses():
     """Views keep memory taken; freed memory of a fitting size is used again, for steps of any number of rows."""
     arena = Arena(64)
     first = arena.like(torch.empty(3, 100), rows=3)
-    view = first[1:].view(-1)
+    view = first[1:].view(-1).fill_(3.0)
     address = first.data_ptr()
     del first
     second = arena.like(torch.empty(3, 100), rows=3)

@@ -9,7 +9,7 @@ import torch
 from graftlm_kernels import ops
 from packed_cases import FLOATS, assert_close
 
-from graftlm.layers.activation import SiluAndMul
+from graftlm.layers.activation import ReLU, SiluAndMul
 from graftlm.layers.norm import LayerNorm, RMSNorm
 from graftlm.layers.rotary import RotaryEmbedding
 
@@ -106,6 +106,21 @@ def test_silu_and_mul_equals_the_reference(path, dtype):
         assert_close(kernel(x), op.forward_native(x), relative=TOLERANCE[dtype])
     extremes = torch.tensor([[-1e4, -100.0, -88.0, 0.0, 88.0, 1e4, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]).to(dtype)
     torch.testing.assert_close(kernel(extremes), op.forward_native(extremes))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS.values()])
+def test_relu_equals_the_reference(path, dtype):
+    """In place; what is no number stays none, and columns that lie apart go to the reference."""
+    kernel = ops.ReLU(ReLU())
+    for rows, size in ((0, 8), (1, 1), (3, 19), (40, 3000)):
+        x = torch.randn(rows, size).to(dtype)
+        expected = x.relu()
+
+        assert torch.equal(kernel(x), expected) and torch.equal(x, expected)
+    odd = torch.tensor([[float("nan"), float("inf"), float("-inf"), -0.0, 1e-3, -1e-3, 2.0, -2.0, 3.0]]).to(dtype)
+    torch.testing.assert_close(kernel(odd.clone()), odd.relu(), equal_nan=True)
+    apart = torch.randn(4, 12).to(dtype)[:, ::2]
+    assert torch.equal(kernel(apart.clone()[:, ::2]), apart[:, ::2].relu())
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS.values()])

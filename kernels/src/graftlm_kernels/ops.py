@@ -115,6 +115,18 @@ class SiluAndMul(CpuOp):
         return y
 
 
+class ReLU(CpuOp):
+    """`relu`, in place."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        code = DTYPE_CODES.get(x.dtype)
+        if code is None or not x.is_contiguous():
+            native: torch.Tensor = self.op.forward_native(x)
+            return native
+        _native.relu(x.data_ptr(), x.numel(), code)
+        return x
+
+
 class RotaryEmbedding(CpuOp):
     """`rotary_embedding`; attention layers whose backend is NATIVE_CPU rotate while they read instead."""
 
