@@ -41,7 +41,7 @@ from graftlm.processes.warm.place import (
 
 #: What an answer may take; a fresh child costs about as much.
 _ANSWER_S = 1.0
-_END_S = 3.0
+_END_S = 2.0
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
@@ -112,9 +112,12 @@ class WarmParentAddress:
 
     def stop(self) -> None:
         """End it: by asking, then by signals; what it forked lives on."""
-        with contextlib.suppress(OSError):
+        ends: list[signal.Signals | None] = [None, signal.SIGTERM, signal.SIGKILL]
+        try:
             ask(self.socket, Stop(), timeout_s=_ANSWER_S)
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
+        except OSError:
+            ends.pop(0)
+        for number in ends:
             if number is not None:
                 end_by_signal(self.record, number)
             if self._is_gone(_END_S):

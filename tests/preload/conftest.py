@@ -1,0 +1,25 @@
+"""Warm parents that a module's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from plugin_packages import Site
+from warm_servers import Warm
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A folder on the path of every process, in which nothing is installed yet."""
+    return Site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory, tiny_llama: Path, site: Site) -> Iterator[Warm]:
+    """A warm parent of the tiny Llama, shared by the module's tests."""
+    found = Warm(tmp_path_factory.mktemp("warm"), site.environment)
+    found.preload(str(tiny_llama))
+    yield found
+    found.stop()
