@@ -245,6 +245,15 @@ def test_reading_current_platform_without_a_bootstrap_chooses_by_default(engine)
     assert sys.modules["acme"].calls == ["answers"]
 
 
+def test_a_program_that_chose_nothing_obeys_the_environment(engine, monkeypatch) -> None:
+    """GRAFTLM_PLATFORM and GRAFTLM_PLUGINS are the only ways to wish for something there."""
+    engine("acme", {"npu": "answers"})
+    monkeypatch.setenv("GRAFTLM_PLUGINS", "cpu")
+    monkeypatch.setenv("GRAFTLM_PLATFORM", "cpu")
+
+    assert isinstance(graftlm.platforms.current_platform, CpuPlatform)
+
+
 def test_reading_current_platform_while_it_is_detected_is_an_error(site) -> None:
     """Never a second detection inside the first."""
     source = "def detect():\n    from graftlm.platforms import current_platform\n"

@@ -37,16 +37,30 @@ def new_site(written, tmp_path_factory):
     return Site(folder / "site").install(*build_wheels(list(written.values()), folder))
 
 
+@pytest.fixture(scope="module")
+def rivals(tmp_path_factory):
+    """Somebody else's platform, and somebody else's op for the layer that the template replaces."""
+    points = {
+        "platform_plugins": {"rival": "rival_pkg:detect"},
+        "custom_ops": {"graftlm.layers.activation.SiluAndMul": "rival_pkg:Op"},
+    }
+    code = "def detect():\n    return 'graftlm.platforms.cpu:CpuPlatform'\n"
+    site = Site(tmp_path_factory.mktemp("rivals") / "site")
+    return site.write("rival-pkg", entry_points=points, files={"rival_pkg.py": code})
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_package_passes_its_own_tests(written, new_site, kind, tmp_path):
-    """Installed, with nothing but its tests in the folder."""
+def test_a_new_package_passes_its_own_tests(written, new_site, rivals, kind, tmp_path):
+    """Installed, with nothing but its tests in the folder, and whatever else is installed beside it."""
+    path = os.pathsep.join([str(rivals.folder), new_site.environment["PYTHONPATH"]])
     tests = tmp_path / "tests"
     (written[kind] / "tests").rename(tests)
     try:
         (tmp_path / "pyproject.toml").write_text((written[kind] / "pyproject.toml").read_text())
+        env = {**os.environ, **new_site.environment, "PYTHONPATH": path}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path,
-            env={**os.environ, **new_site.environment}, capture_output=True, text=True, timeout=240,
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, env=env,
+            capture_output=True, text=True, timeout=240,
         )  # fmt: skip
     finally:
         tests.rename(written[kind] / "tests")

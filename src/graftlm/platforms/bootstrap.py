@@ -78,10 +78,20 @@ def apply_plan_in_child(payload: bytes) -> None:
 
 
 def choose_by_default() -> PluginHost:
-    """Choose plugins and platform for a program that asks for the platform before any bootstrap."""
-    return _choose(
-        Selection(), platform=None, allow_fallback=False, plugin_config=(), process="front end", run=False
+    """Choose plugins and platform for a program that asks for the platform before any bootstrap.
+
+    Only the environment can wish for something: GRAFTLM_PLUGINS, GRAFTLM_DISABLE_PLUGIN and GRAFTLM_PLATFORM.
+    """
+    from graftlm.config.options import engine_options, read_environment
+
+    wish = read_environment(environment.get, engine_options())
+    selection = Selection(
+        plugins=wish.get("plugins.plugins"), disable_plugin=wish.get("plugins.disable_plugin", ())
     )
+    return _choose(
+        selection, platform=wish.get("plugins.platform"), allow_fallback=False, plugin_config=(),
+        process="front end", run=False,
+    )  # fmt: skip
 
 
 def _choose(

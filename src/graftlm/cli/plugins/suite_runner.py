@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 def main() -> int:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what plugins print must not get into the answer
+    # Only what the package declares is judged, whatever else is installed.
+    os.environ.update(GRAFTLM_PLUGINS="cpu", GRAFTLM_PLATFORM="cpu")
     package = sys.argv[1]
     try:
         suites = _suites(package)
