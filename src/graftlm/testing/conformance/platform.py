@@ -249,7 +249,8 @@ def facts_of(path: str, detector: str | None) -> dict[str, Any]:
         for name in ("device_name", "device_type", "op_method", "op_providers", "dist_backend", "supported_dtypes",
                      "supported_quantization")
     }  # fmt: skip
-    facts |= {"kind": str(cls.kind), "communicator": cls.get_device_communicator_cls()}
+    with plugin_host():  # what is installed beside it may be preferred, and must be the same in both processes
+        facts |= {"kind": str(cls.kind), "communicator": cls.get_device_communicator_cls()}
     facts["detector"] = repr(_detection(resolve_class_path(detector)())) if detector else None
     if "torch" in sys.modules and not had_torch:
         guilty = detector or path
