@@ -10,12 +10,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from graftlm.cli import machine
+from graftlm.cli.preload_report import as_text, describe_parents
 from graftlm.cli.startup import add_selection_flags, make_parser, start_plugins, start_selection_command
 from graftlm.config import environment
 from graftlm.config.arguments import ArgumentParser, Arguments
 from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
 from graftlm.plugins.errors import PluginError
+from graftlm.processes.warm.client import find_warm_parents
 from graftlm.version import __version__
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def examine(arguments: Arguments) -> dict[str, Any]:
         "threads": machine.thread_facts(),
         "versions": machine.package_versions(),
         "plugins": plugins,
+        "warm_parents": _warm_parents(problems),
         "environment": {name: "(set)" if name in _SECRET else value for name, value in variables.items()},
         "problems": problems,
     }
@@ -84,6 +87,17 @@ def _platform_and_plugins(
         "class": f"{type(platform).__module__}:{type(platform).__qualname__}",
         "detectors": {fact["name"]: f"{fact['answer']} ({fact['reason']})" for fact in detectors},
     }, outside
+
+
+def _warm_parents(problems: list[str]) -> list[str]:
+    """Tell of the processes of `graftlm preload`; a stale one is a problem, since it only takes memory."""
+    described = describe_parents(find_warm_parents(on_problem=problems.append))
+    problems += [
+        f"the warm parent {facts['pid']} of {facts['model']} is of no use any more; renew it with `graftlm preload`"
+        for facts in described
+        if facts["state"] == "stale"
+    ]
+    return as_text(described).splitlines() if described else []
 
 
 def _as_text(report: dict[str, Any]) -> str:
