@@ -141,10 +141,11 @@ class ServerProcess:
 
 
 class LaunchedServer(ServerProcess):
-    """`graftlm serve` with these arguments, run by this interpreter."""
+    """`graftlm serve` with these arguments, run by this interpreter: from a warm parent only with --preload."""
 
     def __init__(self, arguments: Sequence[str], *, timeout_s: float = 600.0) -> None:
-        words = ["graftlm", "serve", *arguments]
+        cold = [] if "--preload" in arguments else ["--no-preload"]
+        words = ["graftlm", "serve", *arguments, *cold]
         super().__init__(
             lambda port: [sys.executable, "-m", *words, "--host=127.0.0.1", f"--port={port}"],
             title=" ".join(words), timeout_s=timeout_s,
