@@ -10,5 +10,6 @@ starts peers in turn and sends each the same `loads`; `evidence` says what a dif
     python -m benchmarks.itl_slo        how long streams wait while long prompts arrive
     python -m benchmarks.busy_core      what is left beside a busy core
     python -m benchmarks.streams        what a token costs with more streams
+    python -m benchmarks.all_reduce     one sum between ranks: shared memory beside torch.distributed
     python -m benchmarks.export         a checkpoint as safetensors, for those that read no GGUF
 """
