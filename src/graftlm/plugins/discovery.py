@@ -15,13 +15,18 @@ from typing import Any
 
 import msgspec
 
+from graftlm.plugins.installed import Installed
 from graftlm.plugins.manifest import MANIFEST, Manifest, PluginTable, Setting, read_manifest
 from graftlm.plugins.order import unbound_names
 from graftlm.plugins.plugin import BUILT_IN_DISTRIBUTIONS, Plugin, normalized
-from graftlm.plugins.points import GROUP_PREFIX, ExtensionPoint
+from graftlm.plugins.points import ExtensionPoint
 from graftlm.plugins.spelling import nearest
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_NAME = 128
+#: What stands between names in the flags that take them.
+_SEPARATORS = ",:="
 
 
 class Shadow(msgspec.Struct, frozen=True):
@@ -68,32 +73,14 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     ms: float = 0.0
 
 
-class _Found:
-    """One distribution's metadata folder."""
-
-    def __init__(self, dist: metadata.Distribution, order: int) -> None:
-        path = getattr(dist, "_path", None)
-        self.dist = dist
-        self.order = order
-        self.location = Path(str(path)) if path is not None else Path(str(dist.locate_file("")))
-        text = dist.read_text("entry_points.txt") or ""
-        self.entries = (
-            [e for e in dist.entry_points if e.group.startswith(GROUP_PREFIX)] if GROUP_PREFIX in text else []
-        )
-        stem, _, suffix = self.location.name.rpartition(".")
-        self.is_egg = suffix != "dist-info"
-        name = stem.partition("-")[0] if path is not None and stem else dist.metadata["Name"]
-        self.key = normalized(name or "")
-
-
 def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
     """Read the metadata of all distributions on sys.path."""
     started = time.perf_counter()
     by_group = {point.group: point for point in points}
-    copies: dict[str, list[_Found]] = {}
+    copies: dict[str, list[Installed]] = {}
     searched = 0
     for order, dist in enumerate(metadata.distributions()):
-        found = _Found(dist, order)
+        found = Installed(dist, order)
         searched += 1
         if found.key:
             copies.setdefault(found.key, []).append(found)
@@ -110,9 +97,9 @@ def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
         own, declared = _read(used, by_group)
         plugins.extend(own)
         if declared.settings:
-            settings[used.dist.metadata["Name"]] = declared.settings
+            settings[used.name] = declared.settings
         if declared.choices and not all(plugin.refused for plugin in own):
-            choices[used.dist.metadata["Name"]] = declared.choices
+            choices[used.name] = declared.choices
         unknown.extend(_unknown(used, by_group))
     plugins.sort(key=lambda p: (p.point, normalized(p.distribution), p.name, p.value))
     return Discovery(
@@ -127,23 +114,23 @@ def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
     )
 
 
-def _distinct(copies: list[_Found]) -> list[_Found]:
+def _distinct(copies: list[Installed]) -> list[Installed]:
     """Put the copy that counts first: installed metadata before an egg-info folder, then the order of sys.path."""
     ordered = sorted(copies, key=lambda c: (c.is_egg, c.order))
-    seen: dict[Path, _Found] = {}
+    seen: dict[Path, Installed] = {}
     for copy in ordered:
         seen.setdefault(copy.location.resolve(), copy)
     return list(seen.values())
 
 
-def _shadow(used: _Found, other: _Found) -> Shadow:
+def _shadow(used: Installed, other: Installed) -> Shadow:
     shadow = Shadow(
-        used.dist.metadata["Name"],
-        other.dist.version,
+        used.name,
+        other.version,
         str(other.location),
-        used.dist.version,
+        used.version,
         str(used.location),
-        differs=used.entries != other.entries or used.dist.version != other.dist.version,
+        differs=used.entries != other.entries or used.version != other.version,
     )
     if shadow.differs:
         logger.warning(
@@ -157,13 +144,13 @@ def _shadow(used: _Found, other: _Found) -> Shadow:
     return shadow
 
 
-def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list[Plugin], Manifest]:
+def _read(found: Installed, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list[Plugin], Manifest]:
     """Return the plugins and the manifest of one distribution."""
-    name = found.dist.metadata["Name"]
+    name = found.name
     entries = sorted((e for e in found.entries if e.group in by_group), key=lambda e: (e.group, e.name, e.value))
     packages = sorted({e.value.partition(":")[0].partition(".")[0].strip() for e in entries})
     built_in = normalized(name) in BUILT_IN_DISTRIBUTIONS
-    manifest, refused = (Manifest(), "") if built_in else read_manifest(packages)
+    manifest, refused = (Manifest(), found.damage) if built_in or found.damage else read_manifest(packages)
     refused = refused or _stray_table(manifest, entries, by_group)
     plugins = []
     for entry in entries:
@@ -174,7 +161,7 @@ def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list
             name=entry.name,
             value=entry.value,
             distribution=name,
-            version=found.dist.version,
+            version=found.version,
             key=point.key,
             opt_in=point.opt_in,
             built_in=built_in,
@@ -183,9 +170,19 @@ def _read(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> tuple[list
             after=tuple(table.after),
             replaces=tuple(table.replaces),
         )
-        reason = refused or _wrong_table(plugin, point)
+        reason = refused or _wrong_name(entry.name) or _wrong_table(plugin, point)
         plugins.append(msgspec.structs.replace(plugin, refused=reason) if reason else plugin)
     return plugins, manifest
+
+
+def _wrong_name(name: str) -> str:
+    """Say why no flag could name a plugin that is called so, or ""."""
+    if name.isprintable() and 0 < len(name) <= _LONGEST_NAME and not set(name) & set(_SEPARATORS):
+        return ""
+    return (
+        f"it is called {name[:_LONGEST_NAME]!r}; a name has 1 to {_LONGEST_NAME} printable characters, "
+        f"none of them one of {' '.join(_SEPARATORS)}"
+    )
 
 
 def _wrong_table(plugin: Plugin, point: ExtensionPoint[Any]) -> str:
@@ -215,15 +212,15 @@ def _stray_table(
     return f"its manifest has a table [plugin.{stray[0]}], and no entry point has that name; {cure}"
 
 
-def _unknown(found: _Found, by_group: dict[str, ExtensionPoint[Any]]) -> list[UnknownGroup]:
-    name = found.dist.metadata["Name"]
+def _unknown(found: Installed, by_group: dict[str, ExtensionPoint[Any]]) -> list[UnknownGroup]:
+    name = found.name
     groups = sorted({e.group for e in found.entries} - set(by_group))
     slips = [
         UnknownGroup(
             group,
             name,
             nearest(group, by_group),
-            found.dist.version,
+            found.version,
             tuple(sorted((e.name, e.value) for e in found.entries if e.group == group)),
         )
         for group in groups

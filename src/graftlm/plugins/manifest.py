@@ -32,6 +32,9 @@ from graftlm.plugins.versions import in_range
 
 MANIFEST = "graftlm_plugin.toml"
 
+#: A manifest is read at every start; in bytes.
+_LARGEST = 64 << 10
+
 
 class PluginTable(msgspec.Struct, forbid_unknown_fields=True):
     roles: list[Role] = []
@@ -76,8 +79,19 @@ def read_manifest(packages: list[str]) -> tuple[Manifest, str]:
         place = find_package(package)
         if place is None or not place.is_dir() or not (place / MANIFEST).is_file():
             continue
-        return parse_manifest((place / MANIFEST).read_bytes(), file=str(place / MANIFEST))
+        return _read_file(place / MANIFEST)
     return Manifest(), ""
+
+
+def _read_file(file: Path) -> tuple[Manifest, str]:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_LARGEST + 1)
+    except OSError as error:
+        return Manifest(), f"its manifest {file} cannot be read: {error.strerror or error}"
+    if len(data) > _LARGEST:
+        return Manifest(), f"its manifest {file} is not valid: it is longer than {_LARGEST} bytes"
+    return parse_manifest(data, file=str(file))
 
 
 def parse_manifest(data: bytes, *, file: str = MANIFEST) -> tuple[Manifest, str]:
@@ -86,6 +100,8 @@ def parse_manifest(data: bytes, *, file: str = MANIFEST) -> tuple[Manifest, str]
         raw = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return Manifest(), f"its manifest {file} is not valid: {error}"
+    except RecursionError:
+        return Manifest(), f"its manifest {file} is not valid: its lists or tables are nested too deeply"
     if problem := problem_of(raw):
         return Manifest(), f"its manifest {file} is not valid: {problem}"
     manifest = msgspec.convert(raw, Manifest)

@@ -5,6 +5,7 @@ It checks the shape only, before anything is read from it; it decides nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ SETTING_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool"
 WRITTEN: dict[str, str] = {
     "str": "text", "int": "a whole number such as 8", "float": "a number such as 0.5", "bool": "true or false",
 }  # fmt: skip
+
+#: What NAME.KEY=VALUE cannot have in its key.
+_SEPARATORS = ".= \t\n"
 
 _TABLES = {
     "plugin": ("roles", "before", "after", "replaces"),
@@ -44,6 +48,8 @@ def _problems(raw: Mapping[str, Any]) -> Iterator[str]:
             if not isinstance(table, dict):
                 yield f"{name}.{key} = {table!r} is {kind_of(table)}; write a table, [{name}.{key}]"
                 continue
+            if name == "settings" and (not key or set(key) & set(_SEPARATORS)):
+                yield f"{place}{key!r} cannot be given as NAME.KEY=VALUE; name it without dots, blanks and ="
             yield from _unknown(table, keys, place=place)
             yield from (_plugin_table if name == "plugin" else _setting)(place, table)
     for flag, names in raw.get("choices", {}).items():
@@ -85,6 +91,17 @@ def _setting(place: str, table: Mapping[str, Any]) -> Iterator[str]:
     if default is not None and not _is_a(default, kind):
         cure = f"write {WRITTEN[kind]}, or another type"
         yield f"{place}default = {default!r} is {kind_of(default)}, and its type is {kind}; {cure}"
+    elif default is not None and (problem := unfit(default)):
+        yield f"{place}default = {default!r} {problem}"
+
+
+def unfit(value: Any) -> str:
+    """Say why a setting of the right type cannot travel to other processes and into JSON, or ""."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "is not a finite number; write one such as 0.5"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "has more than 64 bits; write a smaller number"
+    return ""
 
 
 def _is_a(value: Any, kind: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from graftlm.plugins.errors import InvalidSetting
 from graftlm.plugins.manifest import Setting
-from graftlm.plugins.manifest_checks import WRITTEN
+from graftlm.plugins.manifest_checks import WRITTEN, unfit
 from graftlm.plugins.plugin import Plugin, normalized
 from graftlm.plugins.spelling import nearest
 
@@ -32,7 +32,9 @@ def read_settings(
         if key not in known:
             cure = nearest(key, known) or f"{distribution} declares: {', '.join(sorted(known)) or 'no settings'}"
             raise InvalidSetting(text, problem=f"{distribution} has no setting {key!r}; {cure}")
-        values[distribution][key] = _convert(text, value.strip(), known[key].type)
+        values[distribution][key] = found = _convert(text, value.strip(), known[key].type)
+        if problem := unfit(found):
+            raise InvalidSetting(text, problem=f"{value.strip()!r} {problem}")
     return values
 
 

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+#: One cell widens its whole column; `--json` has all of it.
+_WIDEST = 400
+
 #: The colour of a row, by the word in its state column.
 _STYLES = {
     "failed": "red",
@@ -53,4 +56,7 @@ def aligned(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    text = f"{value:.1f}" if isinstance(value, float) else str(value)
+    if not text.isprintable():  # what a plugin says must not steer the terminal, nor look like another row
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
