@@ -2,7 +2,7 @@
 
 A plugin package with a general plugin and a replaced op is edited before every third of fifty restarts, by a digit,
 so that the file keeps its length. Each process writes down which edit it runs; a wrong one is counted. One in ten
-times a server without the plugin starts too, from the weights that the parent holds, and one that starts cold. Shown
+times a server without the plugin starts too, from the weights that the parent holds, and a cold one. Shown
 are seconds from launch to first token; `import torch` of the same minute is the measure of the machine.
 """
 
