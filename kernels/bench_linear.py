@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +32,7 @@ SHAPES = ("960x576", "576x576", "3072x576", "576x1536", "49152x576")
 ROWS = (1, 8, 32, 128, 512)
 #: Copies of a matrix take turns until they are larger than any cache, as the layers of a model are.
 COLD_BYTES = 160 << 20
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 2 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,19 +60,26 @@ def best_seconds(call: Callable[[], Any], *, budget_s: float, least: int = 5) ->
 
 
 def measure_ceiling(*, wide: bool, budget_s: float) -> Ceiling:
-    """Measure the path that runs now, in pieces as short as a kernel's calls: others interrupt few of them."""
-    rounds, products = 1 << 10, 0
-    while True:
-        begin = time.perf_counter()
-        products = _native.peak(wide, rounds)
-        if time.perf_counter() - begin > 2e-4:
-            break
+    """Measure the path that runs now; a ceiling is the best that was ever seen.
+
+    In pieces as short as a kernel's calls, since others interrupt few of them, and in longer ones, where a thread
+    that is still waking up matters less.
+    """
+    rounds = 1 << 10
+    while best_seconds(functools.partial(_native.peak, wide, rounds), budget_s=0) < 2e-4:
         rounds *= 2
-    seconds = best_seconds(lambda: _native.peak(wide, rounds), budget_s=budget_s)
     memory = torch.zeros(COLD_BYTES, dtype=torch.uint8)
-    places = itertools.cycle(range(memory.data_ptr(), memory.data_ptr() + COLD_BYTES, PIECE_BYTES))
-    read = best_seconds(lambda: _native.read_through(next(places), PIECE_BYTES), budget_s=budget_s)
-    return Ceiling(products / seconds, PIECE_BYTES / read)
+    start = memory.data_ptr()
+    products = num_bytes = 0.0
+    for size in (1, 4, 16):
+        work, piece = _native.peak(wide, size * rounds), size * PIECE_BYTES
+        places = itertools.cycle(range(start, start + COLD_BYTES - piece + 1, piece))
+        seconds = best_seconds(lambda size=size: _native.peak(wide, size * rounds), budget_s=budget_s)
+        read = best_seconds(
+            lambda places=places, piece=piece: _native.read_through(next(places), piece), budget_s=budget_s
+        )
+        products, num_bytes = max(products, work / seconds), max(num_bytes, piece / read)
+    return Ceiling(products, num_bytes)
 
 
 def make_matrices(format: str, outputs: int, inputs: int) -> list[PackedWeight]:
@@ -78,7 +88,7 @@ def make_matrices(format: str, outputs: int, inputs: int) -> list[PackedWeight]:
     blocks = torch.randint(0, 256, (outputs * inputs // BLOCK_COLUMNS, block_bytes), dtype=torch.uint8)
     blocks[:, :2] = torch.full((len(blocks), 1), 0.01, dtype=torch.float16).view(torch.uint8)
     rows = blocks.view(outputs, -1)
-    count = max(1, COLD_BYTES // rows.numel())
+    count = min(max(1, COLD_BYTES // rows.numel()), 1024)
     matrices = [PackedWeight(code, output_size=outputs, input_size=inputs) for _ in range(count)]
     for matrix in matrices:
         matrix.load(rows, offset=0)
@@ -132,8 +142,15 @@ _ceilings: dict[tuple[str, bool], Ceiling] = {}
 def ceiling_of(path: str, wide: bool, budget_s: float) -> Ceiling:
     """Return what was measured for a path, once a run."""
     if (path, wide) not in _ceilings:
-        _ceilings[path, wide] = measure_ceiling(wide=wide, budget_s=4 * budget_s)
+        _ceilings[path, wide] = measure_ceiling(wide=wide, budget_s=2 * budget_s)
     return _ceilings[path, wide]
+
+
+def processor() -> str:
+    """Name this machine's processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def available_paths() -> list[str]:
@@ -185,4 +202,10 @@ def main(argv: list[str]) -> None:
     under = sum(row["share"] < 0.6 for row in found)
     print(f"{under} of {len(found)} under 60 % of their ceiling")
     if args.json:
-        args.json.write_text(json.dumps({"threads": args.threads, "ceilings": ceilings, "calls": found}, indent=1))
+        facts = {
+            "threads": args.threads,
+            "cpu": processor(),
+            "load": os.getloadavg(),
+            "python": platform.python_version(),
+        }
+        args.json.write_text(json.dumps({**facts, "ceilings": ceilings, "calls": found}, indent=1))

@@ -1,0 +1,35 @@
+"""The benchmark of integer matrices runs and tells what it measured; what it measures is nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).parents[2] / "kernels" / "bench.py"
+
+
+def test_each_call_stands_beside_the_ceiling_of_its_path(tmp_path):
+    """Every path and width of activations has a ceiling, every call a share of it, in table and JSON."""
+    words = ["linear", "--shapes", "32x64", "--rows", "1", "5", "--formats", "Q4_1", "Q8_0", "--threads", "1"]
+    done = subprocess.run(
+        [sys.executable, str(BENCH), *words, "--budget-s", "0", "--json", str(tmp_path / "found.json")],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+
+    ceilings = {(one["path"], one["activations"]): one for one in found["ceilings"]}
+    paths = {path for path, _ in ceilings}
+    assert "generic" in paths
+    assert all(one["gop_per_s"] > 0 and one["gb_per_s"] > 0 for one in ceilings.values())
+    # Q4_1 with activations in 16 bits and in 8, Q8_0 in 16, each with one row and with five.
+    assert len(found["calls"]) == 6 * len(paths)
+    for call in found["calls"]:
+        ceiling = ceilings[call["path"], call["activations"]]
+        products = call["gop_per_s"] / ceiling["gop_per_s"]
+        memory = call["gb_per_s"] / ceiling["gb_per_s"]
+        assert abs(call["share"] - max(products, memory)) < 1e-6
+        assert call["bound"] == ("memory" if memory > products else "products")
+    assert done.stdout.count(" x 64 ") == len(found["calls"])
