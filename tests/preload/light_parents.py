@@ -13,6 +13,7 @@ from graftlm.processes.child import Order
 from graftlm.processes.launch import ChildProcess, start_child
 from graftlm.processes.liveness import is_running
 from graftlm.processes.logs import LogSettings
+from graftlm.processes.threads import thread_environment
 from graftlm.processes.warm.circumstances import Circumstances, circumstances
 from graftlm.processes.warm.client import WarmParentAddress, find_warm_parents
 from graftlm.processes.warm.parent import WarmOrder
@@ -24,7 +25,8 @@ FUNCTIONS = Path(__file__).parents[1] / "processes"
 
 
 def now(**changes: str) -> Circumstances:
-    return circumstances({**os.environ, **changes})
+    """Those of a child that computes, as `serve` would start it."""
+    return circumstances({**os.environ, **thread_environment(), **changes})
 
 
 def order_for(

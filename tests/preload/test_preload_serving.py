@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from light_parents import wait_until
-from plugin_packages import Site
+from plugin_packages import Site, run_graftlm
 from warm_servers import PROMPT, STARTS_COLD, WEIGHTS_TAKEN, Warm, WarmServer
 
 from graftlm.processes.liveness import is_running
@@ -103,6 +103,16 @@ def test_another_checkpoint_has_torch_warm(warm, tiny_llama, tiny_opt):
         ids = server.complete()
     with warm.cold(str(tiny_opt)) as server:
         assert server.complete() == ids
+
+
+def test_run_starts_warm_too(warm, tiny_llama):
+    """One answer in the terminal takes its engine from the parent as well."""
+    done = run_graftlm(
+        "run", str(tiny_llama), "-p", "hi", "--max-tokens=4", "--log-level=info", env=warm.environment
+    )
+
+    assert done.returncode == 0
+    assert WEIGHTS_TAKEN in done.stderr
 
 
 def test_two_servers_start_from_one_parent_at_once(warm, tiny_llama):

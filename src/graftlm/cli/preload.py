@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,7 @@ from graftlm.config.arguments import ArgumentParser, Arguments, read_arguments, 
 from graftlm.config.errors import ConfigError, InvalidOption
 from graftlm.config.options import engine_options
 from graftlm.contracts.errors import GraftlmError, StartupError
+from graftlm.models.cache_folder import locked
 from graftlm.plugins.errors import PluginError
 from graftlm.processes.child import Order
 from graftlm.processes.logs import LogSettings
@@ -134,6 +136,24 @@ def _start(parser: ArgumentParser, argv: list[str], selection: Arguments, *, shu
     folder = warm_folder()
     make_private(folder)
     key = key_of(wish.checkpoint)
+    with locked(folder / f"{key}.lock"):  # another command for this checkpoint is waited for, then replaced
+        launched = _launch(wish, words, folder=folder, key=key)
+    try:
+        if wish.note:
+            print(f"graftlm preload: the weights are not held: {wish.note}", file=sys.stderr)
+        described = describe_parents([p for p in find_warm_parents() if p.record.key == key])
+        print(json.dumps(described, indent=2) if words.json else as_text(described), flush=True)
+        if words.foreground:
+            return _stay(launched, shutdown)
+        hint = f"`graftlm preload --stop` ends it; log: {log_path(folder, key)}"
+        print(f"graftlm preload: {hint}", file=sys.stderr)
+        return 0
+    finally:
+        launched.let_go()
+
+
+def _launch(wish: _Wish, words: argparse.Namespace, *, folder: Path, key: str) -> Launched:
+    """Start a parent in place of another one of this checkpoint, and wait until it is ready."""
     for parent in find_warm_parents(on_problem=_complain):
         if parent.record.key == key:
             print(f"the warm parent {parent.record.pid} of {parent.record.model} is replaced", file=sys.stderr)
@@ -147,17 +167,10 @@ def _start(parser: ArgumentParser, argv: list[str], selection: Arguments, *, shu
     launched = start_warm_parent(order, environment=environment)
     try:
         launched.wait_ready(lambda text: print(f"graftlm preload: {text}", file=sys.stderr, flush=True))
-        if wish.note:
-            print(f"graftlm preload: the weights are not held: {wish.note}", file=sys.stderr)
-        described = describe_parents([p for p in find_warm_parents() if p.record.key == key])
-        print(json.dumps(described, indent=2) if words.json else as_text(described), flush=True)
-        if not words.foreground:
-            hint = f"`graftlm preload --stop` ends it; log: {log_path(folder, key)}"
-            print(f"graftlm preload: {hint}", file=sys.stderr)
-            return 0
-        return _stay(launched, shutdown)
-    finally:
+    except BaseException:
         launched.let_go()
+        raise
+    return launched
 
 
 def _stay(launched: Launched, shutdown: ShutdownRequest) -> int:

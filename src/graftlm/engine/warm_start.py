@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from graftlm.engine.core_child import NAME, core_computes, prestart, take_ahead
 from graftlm.processes.launch import Handle
+from graftlm.processes.startup_trace import span
 from graftlm.processes.threads import thread_environment
 from graftlm.processes.warm.circumstances import Circumstances, circumstances
 from graftlm.processes.warm.client import NotTaken, WarmParentAddress, find_warm_parents
@@ -36,7 +37,8 @@ def find_fitting(start_method: str = "spawn") -> bool:
                 raise NotTaken([f"--start-method={start_method} was asked for"])
             if not parent.record.ready:
                 raise NotTaken(["it is not ready yet"])
-            parent.check(now)
+            with span("ask a warm parent"):
+                parent.check(now)
         except NotTaken as error:
             _say_cold(parent, error)
         else:
@@ -64,7 +66,8 @@ def start_warm(config: EngineConfig) -> bool:
             logger.info("workers start warm parent=%d model=%s", parent.record.pid, parent.record.model)
             return True
         try:
-            take_ahead(config, lambda *ends, parent=parent: _fork(parent, *ends))
+            with span("take a process from a warm parent"):
+                take_ahead(config, lambda *ends, parent=parent: _fork(parent, *ends))
         except NotTaken as error:
             _say_cold(parent, error)
         else:

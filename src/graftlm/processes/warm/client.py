@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ from graftlm.processes.warm.place import (
 )
 
 #: What an answer may take; a fresh child costs about as much.
-_ANSWER_S = 1.0
+_ANSWER_S = 2.0
 _END_S = 2.0
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
@@ -71,7 +72,9 @@ class TakenChild:
         self._report.close()
         code = int(CODE.unpack(data)[0]) if len(data) == CODE.size else None
         if code is None:
-            select.select([self._process], [], [])
+            gone = select.poll()
+            gone.register(self._process, select.POLLIN)
+            gone.poll()
         with self._lock:
             os.close(self._process)
             self._process = -1
@@ -147,7 +150,12 @@ def fork_warm_child(place: Path, channel: int, lifeline: int, *, name: str, now:
 
 
 def find_warm_parents(*, on_problem: Callable[[str], None] = lambda text: None) -> list[WarmParentAddress]:
-    """Return this user's parents, ready or not; a folder that others could use is not looked into."""
+    """Return this user's parents, ready or not; a folder that others could use is not looked into.
+
+    Only Linux has what they need.
+    """
+    if sys.platform != "linux":
+        return []
     folder = warm_folder()
     if (problem := not_private(folder)) is not None:
         on_problem(problem)
