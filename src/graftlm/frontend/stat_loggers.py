@@ -17,6 +17,7 @@ from graftlm.contracts.points import STAT_LOGGER_PLUGINS
 from graftlm.contracts.stats import RequestStats, StatLogger, StepStats
 from graftlm.frontend.logging_stat_logger import LoggingStatLogger
 from graftlm.plugins import Plugin, calling, record
+from graftlm.plugins.spelling import error_text
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -113,7 +114,7 @@ class StatLoggerThread:
                 getattr(self._stat_logger, hook)(*arguments)
         except Exception as error:  # a plugin's fault: counted and shown, never passed on
             self.errors += 1
-            self.last_error = f"{type(error).__name__}: {error}"
+            self.last_error = error_text(error)
             if _is_worth_a_line(self.errors):
                 self._logger.warning(
                     "stat_logger_failed name=%s hook=%s errors=%d", self.name, hook, self.errors, exc_info=True

@@ -20,12 +20,12 @@ from graftlm.platforms.errors import (
     SeveralPlatforms,
     WrongPlatformClass,
 )
-from graftlm.plugins import AmbiguousPlugin, Plugin, SelectionConflict, UnknownPlugin, calling
+from graftlm.plugins import AmbiguousPlugin, Plugin, PluginFailed, SelectionConflict, UnknownPlugin, calling
 from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PlatformChoice
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.selection import LEFT_OUT
-from graftlm.plugins.spelling import kind_of
+from graftlm.plugins.spelling import encodable, error_text, kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class _Search:
             return load_platform(path, answer.plugin)
         except Exception as error:
             self.host.failed(answer.plugin, phase=f"import of {path}", cause=error)
-            self._lose(answer.plugin, f"failed at import of {path}: {type(error).__name__}: {error}", error)
+            self._lose(answer.plugin, f"failed at import of {path}: {error_text(error)}", error)
             self.answers.remove(answer)
             return None
 
@@ -179,10 +179,10 @@ class _Search:
         try:
             detection = self._call(plugin)
         except Exception as error:
-            cause = error.__cause__ or error
-            self._record(plugin, None, f"raised {type(cause).__name__}: {cause}", started)
+            cause = _cause(error)
+            self._record(plugin, None, f"raised {error_text(cause)}", started)
             self.host.failed(plugin, phase="platform detection", cause=cause)
-            self._lose(plugin, f"failed at platform detection: {type(cause).__name__}: {cause}", cause)
+            self._lose(plugin, f"failed at platform detection: {error_text(cause)}", cause)
             return
         self._record(plugin, detection.class_path, detection.reason, started)
         ms = (time.perf_counter() - started) * 1000
@@ -195,8 +195,8 @@ class _Search:
         try:
             detection = self._call(plugin)
         except Exception as error:
-            cause = error.__cause__ or error
-            self._record(plugin, None, f"raised {type(cause).__name__}: {cause}", started)
+            cause = _cause(error)
+            self._record(plugin, None, f"raised {error_text(cause)}", started)
             logger.warning("platform_left_out_failed plugin=%s error=%r", plugin.label, cause)
             return
         self._record(plugin, detection.class_path, detection.reason, started)
@@ -208,7 +208,8 @@ class _Search:
         with calling(plugin, "platform detection"):
             if not callable(detector):
                 raise TypeError(f"{plugin.value} is {kind_of(detector)}, and a detector must be callable")
-            return as_detection(detector(), plugin)
+            answer = as_detection(detector(), plugin)
+            return msgspec.structs.replace(answer, reason=encodable(answer.reason))
 
     def _record(self, plugin: Plugin, answer: str | None, reason: str, started: float) -> None:
         ms = round((time.perf_counter() - started) * 1000, 2)
@@ -223,6 +224,11 @@ class _Search:
             cure = "--platform cpu or --allow-platform-fallback serves without it"
             raise PlatformFailed(f"{text}; update or uninstall {plugin.distribution}, or {cure}") from cause
         logger.warning("platform_plugin_lost %s; taking the next best platform", text)
+
+
+def _cause(error: Exception) -> BaseException:
+    """What a detector raised, without the frame that loading it put around."""
+    return error.__cause__ if isinstance(error, PluginFailed) and error.__cause__ is not None else error
 
 
 def as_detection(answer: Any, plugin: Plugin) -> Detection:

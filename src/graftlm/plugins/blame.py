@@ -6,9 +6,10 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
+import signal
 from collections.abc import Iterator
 
-from graftlm.plugins.errors import PluginExits
+from graftlm.plugins.errors import PluginExits, PluginRaises
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.process_host import held_host
 
@@ -67,6 +68,10 @@ def calling(plugin: Plugin | str, hook: str, *, replay: bool = False) -> Iterato
             yield
         except SystemExit as error:  # a plugin must not end a server in silence
             raise PluginExits(error.code) from error
+        except BaseException as error:
+            if isinstance(error, Exception) or _is_ours(error):
+                raise
+            raise PluginRaises(error) from error
     except Exception as error:
         known = call.known()
         note = call.note()
@@ -75,6 +80,17 @@ def calling(plugin: Plugin | str, hook: str, *, replay: bool = False) -> Iterato
         raise
     finally:
         _call.reset(token)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Tell whether what is no Exception comes from the engine, the event loop, a test or the keyboard.
+
+    Only Python's own handler makes a Ctrl-C a KeyboardInterrupt: a server has another, and its children ignore it.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    made_by = type(error).__module__.partition(".")[0]
+    return isinstance(error, GeneratorExit) or made_by in ("asyncio", "graftlm", "_pytest")
 
 
 def plugin_logger() -> logging.Logger:

@@ -11,6 +11,7 @@ PluginError                     stops the start: one message, no traceback by de
 ├── LockDiffers                 what is installed is not what --plugins-locked allows
 ├── UnreadableLock              the file of --plugins-locked is none
 ├── PluginExits                 plugin code called sys.exit(), os._exit() or os.abort()
+├── PluginRaises                plugin code raised what is no Exception
 ├── InvalidSetting              a --plugin-config entry that no plugin understands
 ├── UnresolvedPath              a module:Class path that names nothing
 ├── RegistryError
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from graftlm.plugins.spelling import listing, nearest
+from graftlm.plugins.spelling import error_text, listing, nearest
 
 
 class PluginError(Exception):
@@ -89,9 +90,7 @@ class PluginFailed(PluginError):
         self, plugin: str, *, process: str, phase: str, cause: BaseException, cure: str, point: str = ""
     ) -> None:
         kind = f"{point.removesuffix('s').replace('_', ' ')} " if point else "plugin "
-        super().__init__(
-            f"{kind}{plugin} failed in process {process!r} at {phase}: {type(cause).__name__}: {cause}; {cure}"
-        )
+        super().__init__(f"{kind}{plugin} failed in process {process!r} at {phase}: {error_text(cause)}; {cure}")
         self.plugin = plugin
         self.phase = phase
 
@@ -102,6 +101,11 @@ class PluginExits(PluginError):
             f"it called {call}({', '.join(map(repr, code))}), and only graftlm ends its processes; raise an "
             "exception instead"
         )
+
+
+class PluginRaises(PluginError):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"it raised {error_text(error)}, which is no Exception; raise one instead")
 
 
 class LockDiffers(PluginError):

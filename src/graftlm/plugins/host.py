@@ -26,6 +26,7 @@ from graftlm.plugins.registry import collect_replays, reinstate, withdraw_plugin
 from graftlm.plugins.replay import expect
 from graftlm.plugins.report import Report
 from graftlm.plugins.resolve import resolve_class_path
+from graftlm.plugins.spelling import error_text
 from graftlm.plugins.transaction import restore_orphans
 
 if TYPE_CHECKING:
@@ -173,8 +174,8 @@ class PluginHost:
         error = PluginFailed(
             plugin.description, point=plugin.point, process=self.process, phase=phase, cause=cause, cure=cure
         )
-        self.outcomes[plugin.identity] = Outcome("failed", f"{phase}: {type(cause).__name__}: {cause}", ms)
-        self.ledger.record("failed", plugin=plugin.label, point=plugin.point, phase=phase, error=repr(cause))
+        self.outcomes[plugin.identity] = Outcome("failed", f"{phase}: {error_text(cause)}", ms)
+        self.ledger.record("failed", plugin=plugin.label, point=plugin.point, phase=phase, error=error_text(cause))
         return error
 
     def note(self, plugin: Plugin, text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from graftlm.plugins.resolve import path_of
+from graftlm.plugins.spelling import encodable
 
 
 class LedgerEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -32,7 +33,11 @@ class Outcome(msgspec.Struct):
 def plain(value: Any) -> Any:
     """Reduce a fact to what any process can read: classes become their paths, the unknown its repr."""
     match value:
-        case None | bool() | int() | float() | str():
+        case str():
+            return encodable(value)
+        case int() if not -(2**63) <= value < 2**64:
+            return str(value)
+        case None | bool() | int() | float():
             return value
         case dict():
             return {str(plain(k)): plain(v) for k, v in value.items()}

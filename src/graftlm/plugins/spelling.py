@@ -1,4 +1,7 @@
-"""Helps errors to speak of names: which known ones are near a wrong one, and with which article; knows no name."""
+"""Helps errors to speak: which known names are near a wrong one, with which article, what an exception says.
+
+It knows no name.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,26 @@ def listing(names: Iterable[str], *, none: str) -> str:
         return none
     shown = ", ".join(ordered[:12])
     return shown + (f" and {len(ordered) - 12} more" if len(ordered) > 12 else "")
+
+
+#: Of one exception's text, in characters: it goes to the terminal, into tables and to other processes.
+_LONGEST_TEXT = 2000
+
+
+def error_text(error: BaseException) -> str:
+    """Say an exception's type and text, whatever plugin code made of it: it may fail, be long, be no UTF-8."""
+    try:
+        text = str(error)
+    except Exception as failure:  # a plugin's own __str__
+        text = f"its text cannot be had, {type(failure).__name__} in __str__"
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]} … ({len(text) - _LONGEST_TEXT} more characters)"
+    return f"{type(error).__name__}: {encodable(text)}"
+
+
+def encodable(text: str) -> str:
+    """Spell out what UTF-8 cannot hold, such as the parts of a file name in another encoding."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def with_article(word: str) -> str:

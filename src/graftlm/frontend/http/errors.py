@@ -22,6 +22,7 @@ import msgspec
 from starlette.responses import Response
 
 from graftlm.contracts.errors import EngineClosing, EngineDead, GraftlmError, RequestError
+from graftlm.plugins.spelling import error_text
 
 MAX_MESSAGE_CHARS = 2000
 RETRY_AFTER_S = 2
@@ -49,7 +50,7 @@ class NotReady(GraftlmError):
 
 class EndpointFailed(GraftlmError):
     def __init__(self, plugin: str, error: BaseException) -> None:
-        super().__init__(f"plugin {plugin!r} failed: {type(error).__name__}: {error}")
+        super().__init__(f"plugin {plugin!r} failed: {error_text(error)}")
 
 
 class MalformedBody(RequestError):
