@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.tables import markdown, print_and_keep, short
@@ -81,9 +82,9 @@ def measure(rank: int, size: int, init_method: str, calls: int, rounds: int) -> 
             shared.all_reduce(x)
         step.end()
         run: dict[str, tuple[Callable[[], Any], int]] = {
-            WAYS[0]: (lambda x=x: gloo.all_reduce(x), 1),
-            WAYS[1]: (lambda x=x: shared.all_reduce(x), 1),
-            WAYS[2]: (lambda step=step: step.run(*[0] * 7), len(step)),
+            WAYS[0]: (partial(gloo.all_reduce, x), 1),
+            WAYS[1]: (partial(shared.all_reduce, x), 1),
+            WAYS[2]: (partial(step.run, *[0] * 7), len(step)),
         }
         for _ in range(rounds):
             for way, (call, parts) in run.items():  # ways take turns, since the machine's other load changes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -191,6 +192,41 @@ def test_a_computation_that_nobody_sees_is_found_by_its_result(tiny_llama, monke
     assert engine.outputs(requests()) == expected
     assert "differ" in str(capture_of(engine).obstacle)
     assert capture_of(engine).is_given_up and not capture_of(engine).steps
+
+
+def test_a_kept_step_has_no_frame_of_model_layers_or_plugins(tiny_llama):
+    """A profile of proven steps: the worker and one native call, however many layers there are."""
+    engine = make_engine(tiny_llama)
+    engine.outputs(requests())
+    execute, frames, steps = engine.worker.execute_step, Counter[str](), []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            frames[frame.f_globals.get("__name__", "")] += 1
+
+    def profiled(plan: Any) -> Any:
+        if plan.new:
+            return execute(plan)
+        steps.append(plan)
+        sys.setprofile(note)
+        try:
+            return execute(plan)
+        finally:
+            sys.setprofile(None)
+
+    engine.worker.execute_step = profiled
+    engine.outputs(requests("again"))
+    assert len(steps) > 10 and frames["graftlm_kernels.capture"] >= 2 * len(steps)
+    others = (
+        "graftlm.models",
+        "graftlm.layers",
+        "graftlm.ops",
+        "graftlm.plugins",
+        "graftlm.platforms",
+        "importlib",
+    )
+    assert [name for name in frames if name.startswith((*others, "torch.nn"))] == []
+    assert frames.total() < 50 * len(steps), frames
 
 
 def test_a_hook_that_comes_later_is_heard(tiny_llama):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from pathlib import Path
 
 import psutil
@@ -19,9 +20,10 @@ from graftlm.contracts.step import ContinuedRequest, NewRequest, StepPlan
 from graftlm.contracts.worker import Worker as WorkerContract
 from graftlm.worker import Worker
 from graftlm.worker.cpu_worker import CpuWorker
+from graftlm.worker.decode_inputs import DecodeInputs
 from graftlm.worker.input_batch import InputBatch
 from graftlm.worker.seen_tokens import SeenTokens
-from graftlm.worker.step_inputs import build_step_inputs
+from graftlm.worker.step_inputs import StepInputs, build_step_inputs
 
 
 def new(request_id: str, token_ids: list[int], block_ids: list[int], *, num_computed_tokens: int = 0) -> NewRequest:
@@ -68,6 +70,35 @@ def test_a_mixed_step_is_laid_out_request_by_request() -> None:
     assert metadata.block_table.tolist() == [[5, 0, 0], [7, 2, 0], [7, 9, 4]]
     assert (metadata.max_query_len, metadata.max_seq_len, metadata.num_tokens) == (3, 9, 6)
     assert step.samples.tolist() == [False, True, True]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 22), min_size=1, max_size=6), min_size=1, max_size=5), st.sampled_from([4, 3])
+)
+@settings(max_examples=40, deadline=None)
+def test_a_step_of_single_tokens_is_laid_out_like_any_other(steps: list[list[int]], block_size: int) -> None:
+    """Whatever the batch was before: its memory is used again by steps of all sizes."""
+    batch = InputBatch(max_num_seqs=6, max_model_len=33, block_size=block_size, vocab_size=100, default_seed=0)
+    inputs, last = DecodeInputs(batch, torch.device("cpu")), []
+    for step_id, computed in enumerate(steps):
+        requests = [
+            new(f"{step_id}-{i}", list(range(i, i + number + i % 2 + 1)), list(range(7 * i, 7 * i + 8)),
+                num_computed_tokens=number)
+            for i, number in enumerate(computed)
+        ]  # fmt: skip
+        batch.apply(StepPlan(step_id=step_id, num_scheduled_tokens={}, new=requests, finished=last))
+        last = [request.request_id for request in reversed(requests)]
+        plan = StepPlan(step_id=step_id, num_scheduled_tokens=dict.fromkeys(last, 1))
+
+        found, expected = inputs.build(plan), build_step_inputs(batch, plan, torch.device("cpu"))
+        assert plain(found) == plain(expected)
+
+
+def plain(step: StepInputs) -> list[object]:
+    """Everything in a step, tensors with their number format."""
+    own = [getattr(step, field.name) for field in dataclasses.fields(step) if field.name != "context"]
+    own += [getattr(step.context.attention, f.name) for f in dataclasses.fields(step.context.attention)]
+    return [(str(one.dtype), one.tolist()) if hasattr(one, "dtype") else one for one in [*own, step.num_tokens]]
 
 
 def test_a_row_in_use_again_shows_nothing_of_its_last_request() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as every_module
+from torch.utils.hooks import RemovableHandle
 
 from graftlm.distributed.groups import tp_all_reduce, tp_communicator, tp_size
 from graftlm_kernels.arena import Arena
@@ -63,8 +64,10 @@ class StepCapture:
         #: The same on all ranks: no step is kept any more.
         self.is_given_up = False
         modules = list(model.modules())
-        #: Whoever adds a hook to a module later must be heard: these are never replaced, only filled.
+        #: Whoever adds a hook to a module later must be heard: these are never replaced, only filled. Each hook
+        #: takes a number of torch's, so they need to be looked at only where a number was taken.
         self._hooks = [hooks for m in (*modules, every_module) for hooks in _hooks_of(m)]
+        self._numbered = -1
         self._caches = [(m, m.kv_cache) for m in modules if hasattr(m, "kv_cache")]
         self._agree(self.obstacle is None)
 
@@ -79,9 +82,7 @@ class StepCapture:
         where = (input_ids.data_ptr(), positions.data_ptr(), slots, query_start, seq_lens, table, stride)
         arguments = (input_ids, positions, context)
         step = self.steps.get(tokens)
-        if self.obstacle is None and (
-            any(self._hooks) or any(layer.kv_cache is not cache for layer, cache in self._caches)
-        ):
+        if self.obstacle is None and self._is_changed():
             self.obstacle = "a module has a hook or another KV cache"
         # What follows makes the same number of passes on all ranks, whatever one of them has met.
         if step is None:
@@ -101,6 +102,14 @@ class StepCapture:
             self._agree(False)
             return self.model(*arguments)
         return step.outputs
+
+    def _is_changed(self) -> bool:
+        if self._numbered != RemovableHandle.next_id:
+            self._numbered = RemovableHandle.next_id
+            if any(self._hooks):
+                self._numbered = -1
+                return True
+        return any(layer.kv_cache is not cache for layer, cache in self._caches)
 
     def _first(
         self, where: Where, tokens: int, input_ids: torch.Tensor, positions: torch.Tensor, context: ForwardContext

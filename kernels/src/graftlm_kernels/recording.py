@@ -82,8 +82,7 @@ class Recording(TorchDispatchMode):
         calls.end()
         if len(calls):
             self.num_native += len(calls)
-            run = calls.run
-            self.parts.append(lambda where, context: run(*where))
+            self.parts.append(NativeCalls(calls))
 
     def _split(self, part: Part, what: str) -> None:
         self._end_native()
@@ -168,6 +167,18 @@ class Recording(TorchDispatchMode):
             return kept
 
         return call
+
+
+class NativeCalls:
+    """Kernels, one after the other, without Python between them."""
+
+    __slots__ = ("_run", "calls")
+
+    def __init__(self, calls: _native.CapturedStep) -> None:
+        self.calls, self._run = calls, calls.run
+
+    def __call__(self, where: Where, context: ForwardContext) -> None:
+        self._run(*where)
 
 
 class TorchCall:

@@ -16,6 +16,7 @@ from graftlm.contracts.step import StepPlan, StepResult
 from graftlm.ops.build import building
 from graftlm.ops.sampling import LogprobTensors, Sampler
 from graftlm.ops.verify import verify_ops
+from graftlm.worker.decode_inputs import DecodeInputs
 from graftlm.worker.greedy_step import GreedyStep
 from graftlm.worker.input_batch import InputBatch
 from graftlm.worker.step_inputs import StepInputs, build_step_inputs
@@ -58,6 +59,7 @@ class ModelRunner:
             vocab_size=config.model.vocab_size,
             default_seed=config.model.seed,
         )
+        self._decode_inputs = DecodeInputs(self.batch, device)
         self.sampler = _build_sampler(config, device) if is_driver else None
         capture_steps = backends[0].capture_steps if len(backends) == 1 else lambda _: None
         self._forward = capture_steps(model) or model
@@ -69,7 +71,10 @@ class ModelRunner:
         self.batch.apply(plan)
         result = StepResult(step_id=plan.step_id)
         if plan.num_scheduled_tokens:
-            step = build_step_inputs(self.batch, plan, self.device)
+            if max(plan.num_scheduled_tokens.values()) == 1:
+                step = self._decode_inputs.build(plan)
+            else:
+                step = build_step_inputs(self.batch, plan, self.device)
             for backend in self._backends:
                 backend.build_metadata(step.context.attention)
             if self._greedy is not None and not self._greedy.is_given_up and self._is_greedy(step):

@@ -37,6 +37,7 @@ class SamplingState:
         self._seen: dict[int, SeenTokens] = {}
         self._bias: dict[int, tuple[Rows, npt.NDArray[np.float32]]] = {}
         self._min_tokens: dict[int, tuple[int, Rows]] = {}  # until that length of output, and what it forbids
+        self._not_greedy: set[int] = set()  # rows that want more than their best token
 
     def add(self, row: int, request: NewRequest) -> None:
         """Take in a request's parameters and the tokens it has already."""
@@ -58,6 +59,9 @@ class SamplingState:
             )
         if params.min_tokens > 0:
             self._min_tokens[row] = params.min_tokens, self._end_tokens(params, request.eos_token_ids)
+        adjusts = row in self._seen or row in self._bias or row in self._min_tokens
+        if random or adjusts or params.logprobs is not None:
+            self._not_greedy.add(row)
 
     def append(self, row: int, output_token_ids: list[int]) -> None:
         """A request has more output."""
@@ -69,6 +73,7 @@ class SamplingState:
         self._seen.pop(row, None)
         self._bias.pop(row, None)
         self._min_tokens.pop(row, None)
+        self._not_greedy.discard(row)
 
     def num_logprobs(self, rows: Rows) -> list[int]:
         """Return how many alternatives each row wants; -1 where it wants no log-probabilities at all."""
@@ -76,9 +81,7 @@ class SamplingState:
 
     def is_greedy(self, rows: Rows) -> bool:
         """Tell whether all rows want their best token and nothing else: `inputs` would be all None."""
-        if self._seen or self._bias or self._min_tokens or self._temperature[rows].any():
-            return False
-        return bool((self._num_logprobs[rows] == _NO_LOGPROBS).all())
+        return not self._not_greedy or self._not_greedy.isdisjoint(rows.tolist())
 
     def inputs(
         self, rows: Rows, *, num_tokens: Rows, num_output_tokens: Rows, device: torch.device
