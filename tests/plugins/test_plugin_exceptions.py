@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from plugin_packages import Site, run_graftlm
@@ -43,6 +46,31 @@ def test_whatever_general_plugins_raise_they_are_failed_and_the_command_works(tm
     assert "Wordless: its text cannot be had, RuntimeError in __str__" in rows["wordless"]["reason"]
     assert r"OSError: no \udcff here" in rows["surrogate"]["reason"]
     assert "98000 more characters" in rows["long"]["reason"]
+
+
+def test_what_plugins_print_in_any_way_is_no_part_of_the_answer(tmp_path) -> None:
+    """A library's banner and a started program's output go to stderr; stdout is JSON alone."""
+    source = """
+    def register():
+        import os, subprocess, sys
+        print("printed")
+        sys.stdout.buffer.write(b"binary \\xff\\n")
+        os.write(1, b"a banner of a native library\\n")
+        subprocess.run(["echo", "a program"], check=True)
+    """
+    site = Site(tmp_path).write(
+        "loud", entry_points={"general_plugins": {"loud": "loud:register"}}, files={"loud.py": source}
+    )
+
+    for command in (["plugins"], ["plugins", "explain", "loud"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "graftlm", *command, "--json"], env={**os.environ, **site.environment},
+            capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=True,
+        )  # fmt: skip
+
+        assert isinstance(json.loads(done.stdout), dict)
+        for said in (b"printed", b"binary \xff", b"a banner", b"a program"):
+            assert said in done.stderr
 
 
 @pytest.mark.parametrize(

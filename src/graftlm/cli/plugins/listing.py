@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.plugins.table import print_notes, print_table
@@ -22,6 +24,8 @@ from graftlm.plugins.errors import PluginError
 if TYPE_CHECKING:
     from graftlm.plugins.host import PluginHost
     from graftlm.processes.shutdown import ShutdownRequest
+
+_STDOUT, _STDERR = 1, 2
 
 COLUMNS = ("point", "name", "distribution", "version", "state", "reason", "ms")
 
@@ -61,10 +65,28 @@ def try_to_start(arguments: Arguments) -> tuple[PluginHost | None, PluginError |
     """
     hosts: list[PluginHost] = []
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with _stdout_to_stderr():
             return start_plugins(arguments, on_host=hosts.append), None
     except (PluginError, GraftlmError) as error:
         return (hosts[0] if hosts else None), error
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect what Python, native libraries and started programs print, each in its own way."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(_STDOUT)
+        os.dup2(_STDERR, _STDOUT)
+    except OSError:  # one of them is closed, and nothing can get lost
+        kept = -1
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept != -1:
+            os.dup2(kept, _STDOUT)
+            os.close(kept)
 
 
 def found_plugins() -> list[dict[str, Any]]:
