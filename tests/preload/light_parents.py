@@ -29,6 +29,12 @@ def now(**changes: str) -> Circumstances:
     return circumstances({**os.environ, **thread_environment(), **changes})
 
 
+def with_path(*folders: Path) -> dict[str, str]:
+    """Return the environment of a process that finds modules in these folders, beside those it finds anyway."""
+    path = os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 def order_for(
     folder: Path,
     *,
@@ -46,8 +52,7 @@ def order_for(
 @contextlib.contextmanager
 def light_parent(order: WarmOrder, *, folders: tuple[Path, ...] = ()) -> Iterator[WarmParentAddress]:
     """A parent that is ready; it is ended with the block, if it still runs."""
-    path = os.pathsep.join(map(str, (*folders, FUNCTIONS)))
-    launched = start_warm_parent(order, environment={**os.environ, "PYTHONPATH": path})
+    launched = start_warm_parent(order, environment=with_path(*folders, FUNCTIONS))
     try:
         launched.wait_ready(lambda text: None)
         (parent,) = [p for p in find_warm_parents() if p.record.key == order.key]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from light_parents import FUNCTIONS, end_parent, light_parent, now, order_for, take, wait_until
+from light_parents import FUNCTIONS, end_parent, light_parent, now, order_for, take, wait_until, with_path
 
 from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import StartupError
@@ -287,8 +287,7 @@ def test_a_parent_that_cannot_be_says_why(folder):
     """A thread that would not survive a fork, and an order that fails."""
     for function, cause in (("start_thread", "left 2 threads"), ("break_down", "no such")):
         order = order_for(folder, calls=(Order(function=f"parent_functions:{function}", payload=b""),))
-        path = os.pathsep.join((str(FUNCTIONS), str(Path(__file__).parent)))
-        launched = start_warm_parent(order, environment={**os.environ, "PYTHONPATH": path})
+        launched = start_warm_parent(order, environment=with_path(FUNCTIONS, Path(__file__).parent))
 
         with pytest.raises(ChildFailed, match=cause):
             launched.wait_ready(lambda text: None)
@@ -300,8 +299,7 @@ def test_a_parent_that_cannot_be_says_why(folder):
 def test_a_parent_that_prepares_ends_with_its_launcher(folder):
     """Ctrl-C in `graftlm preload` leaves nothing behind; until it is ready a parent is not to be asked."""
     order = order_for(folder, calls=(Order(function="parent_functions:sleep_long", payload=b""),))
-    path = os.pathsep.join((str(FUNCTIONS), str(Path(__file__).parent)))
-    launched = start_warm_parent(order, environment={**os.environ, "PYTHONPATH": path})
+    launched = start_warm_parent(order, environment=with_path(FUNCTIONS, Path(__file__).parent))
     wait_until(find_warm_parents, "the record")
     (parent,) = find_warm_parents()
     assert not parent.record.ready
