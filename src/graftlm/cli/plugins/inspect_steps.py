@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 def part_in_kept_steps(host: PluginHost, layer: Any, methods: Iterable[str]) -> str:
     """Say whether calls of `layer`, computed by `methods`, belong to the steps a backend keeps, or split them."""
+    from graftlm.ops.attention.selector import backends_in_use
+
+    in_use = backends_in_use()  # those of the model, where one was built
     keepers = [plugin.name for plugin in host.plugins(ATTENTION_BACKENDS) if _keeps_steps(host, plugin.name)]
+    keepers = [name for name in keepers if not in_use or name in in_use]
     if not keepers:
-        return "no attention backend keeps any"
+        return f"attention backend {', '.join(in_use)} keeps none" if in_use else "no attention backend keeps any"
     said = []
     for keeper in keepers:
         inside = _is_captured(host, layer, methods, keeper)
