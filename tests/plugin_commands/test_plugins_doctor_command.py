@@ -72,6 +72,30 @@ def test_each_illness_is_found_and_harms_nobody_else(hospital, ask):
     assert time.monotonic() - begun < 60
 
 
+def test_a_plugin_that_ends_the_helper_itself_is_the_only_one_blamed(installed, ask):
+    """It kills whoever examines it; those after it are examined all the same, and what it wrote is no verdict."""
+    bodies = {
+        "a-killer": "import os, signal; os.kill(os.getppid(), signal.SIGTERM)",
+        "b-scribbler": "import os\n    for fd in range(3, 9):\n        try: os.write(fd, b'x')\n        except OSError: 0",
+        "c-interrupt": "raise KeyboardInterrupt",
+        "d-sound": "pass",
+    }
+    for name, body in bodies.items():
+        package = name.replace("-", "_")
+        installed.write(
+            name, entry_points={"general_plugins": {name: f"{package}:register"}},
+            files={f"{package}.py": f"def register():\n    {body}\n"},
+        )  # fmt: skip
+    _, told, _ = ask("doctor", "--no-plugins")
+    rows = {row["name"]: row for row in told["plugins"]}
+
+    assert rows["a-killer"]["broken"] == [
+        "it ended the helper process that examines plugins, which was killed by SIGTERM"
+    ]
+    assert rows["c-interrupt"]["broken"] == ["KeyboardInterrupt: "]
+    assert rows["d-sound"]["state"] == "sound"
+
+
 def test_refused_and_doubled_plugins_are_broken(installed, ask):
     """An API range, a manifest that is none, and one architecture of two distributions."""
     for name, manifest in (("old-api", 'api = "<1.0"\n'), ("bad-toml", "api = \n")):

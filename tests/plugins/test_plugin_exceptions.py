@@ -68,7 +68,7 @@ def test_what_plugins_print_in_any_way_is_no_part_of_the_answer(tmp_path) -> Non
             capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=True,
         )  # fmt: skip
 
-        assert isinstance(json.loads(done.stdout), dict)
+        assert json.loads(done.stdout)
         for said in (b"printed", b"binary \xff", b"a banner", b"a program"):
             assert said in done.stderr
 

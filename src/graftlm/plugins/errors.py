@@ -40,7 +40,7 @@ class UnknownPlugin(PluginError):
         near = nearest(name, known) or f"installed are: {listing(known, none='none')}"
         super().__init__(
             f"{where}: no installed plugin is called {name!r}; {near}"
-            + (f" {hint}" if hint else "")
+            + (f"{'' if near.endswith('?') else '.'} {hint}" if hint else "")
             + " (`graftlm plugins` lists them)"
         )
         self.name = name

@@ -104,9 +104,7 @@ def try_a_start(
     try:
         described = json.loads(done.stdout)
     except json.JSONDecodeError:
-        how = describe_exit(done.returncode).partition(" (")[0]
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] if done.returncode >= 0 else []
-        return None, {}, ": ".join([f"the process that tried {how}", *last])
+        return None, {}, f"the process that tried {_end_of(done)}"
     platform = (described.get("plan") or {}).get("platform")
     choice = msgspec.convert(platform, PlatformChoice) if platform else None
     notes = {f"{r['point']}={r['distribution']}:{r['name']}": r.get("notes", []) for r in described["plugins"]}
@@ -124,17 +122,26 @@ def examine_all(
         settings=read_settings([], discovery.settings, plugins=plugins),
         timeout_s=timeout_s,
     )
-    if request.plugins:
+    while request.plugins:
         command = [sys.executable, "-P", "-m", "graftlm.cli.plugins.examiner"]
         done = run_apart(command, given=msgspec.msgpack.encode(request))
         for line in done.stdout.splitlines():
             verdict = msgspec.json.decode(line, type=Verdict)
             verdicts[verdict.plugin] = verdict
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        for plugin in request.plugins:
-            problem = f"the helper process ended with exit code {done.returncode}: {last[0]}"
-            verdicts.setdefault(plugin.identity, Verdict(plugin=plugin.identity, broken=[problem]))
+        unanswered = [p for p in request.plugins if p.identity not in verdicts]
+        if unanswered:  # the first one ended the helper process itself; the others are heard by another
+            guilty = unanswered.pop(0).identity
+            problem = f"it ended the helper process that examines plugins, which {_end_of(done)}"
+            verdicts[guilty] = Verdict(plugin=guilty, broken=[problem])
+        request.plugins = unanswered
     return verdicts
+
+
+def _end_of(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Say how a helper process ended, with its last line where it ended by itself."""
+    how = describe_exit(done.returncode).partition(" (")[0]
+    last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] if done.returncode >= 0 else []
+    return ": ".join([how, *last])
 
 
 def duplicates(plugins: Sequence[Plugin]) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from graftlm.plugins import PluginFailed, Role
 from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PlatformChoice, PluginPlan
 from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.spelling import error_text
 from graftlm.processes.exit_guard import guard_exits
 from graftlm.processes.failure import describe_exit
 
@@ -62,19 +63,23 @@ def main() -> int:
     answers = os.dup(1)
     os.dup2(2, 1)  # what plugins print must not get into the verdicts
     for plugin in request.plugins:
-        verdict = in_a_fork(plugin, request)
+        verdict = in_a_fork(plugin, request, answers=answers)
         os.write(answers, msgspec.json.encode(verdict) + b"\n")
     return 0
 
 
-def in_a_fork(plugin: Plugin, request: ExamineRequest) -> Verdict:
-    """Examine one plugin in a copy of this process, which holds neither torch nor any plugin yet."""
+def in_a_fork(plugin: Plugin, request: ExamineRequest, *, answers: int) -> Verdict:
+    """Examine one plugin in a copy of this process, which holds neither torch nor any plugin yet.
+
+    The copy has no hold on `answers`, the descriptor that verdicts are written to.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             os.setpgid(0, 0)
+            os.close(answers)
             os.write(writer, msgspec.json.encode(examine(plugin, request)) + b"\n")
             end_processes()
             code = 0
@@ -132,9 +137,9 @@ def examine(plugin: Plugin, request: ExamineRequest) -> Verdict:
             verdict.broken.append(f"it ends the process with {error.code!r}")
         except PluginFailed as error:
             cause = error.__cause__ or error
-            verdict.broken.append(f"{error.phase} raised {type(cause).__name__}: {cause}")
-        except Exception as error:
-            verdict.broken.append(f"{type(error).__name__}: {error}")
+            verdict.broken.append(f"{error.phase} raised {error_text(cause)}")
+        except (Exception, KeyboardInterrupt) as error:
+            verdict.broken.append(error_text(error))
     _judge_torch(named, verdict, clock["ms"])
     verdict.warnings += warnings_of_leftovers()
     return verdict
