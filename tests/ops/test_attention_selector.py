@@ -43,6 +43,17 @@ def test_equal_questions_are_asked_once(worker_host: Install) -> None:
     assert len(host.ledger.of("hook_called", hook="get_attn_backend_cls")) == 3
 
 
+def test_a_choice_that_the_platform_does_not_take_is_a_warning(worker_host: Install, caplog: Any) -> None:
+    """The platform has the last word, and the user hears of it; a wish that came true is no news."""
+    worker_host()
+    get_attn_backend(question(), "TORCH_PAGED")
+    assert "attention backend not taken" not in caplog.text
+    get_attn_backend(question(), "acme.attention:Fast")
+
+    (record,) = [r for r in caplog.records if "attention backend not taken" in r.message]
+    assert "--attention-backend=acme.attention:Fast" in record.getMessage()
+
+
 @pytest.mark.parametrize("answer", ["", None])
 def test_no_answer_names_the_device(worker_host: Install, answer: Any) -> None:
     """As vLLM's users know the sentence, with the cure behind it."""
