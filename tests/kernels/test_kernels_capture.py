@@ -145,6 +145,24 @@ def test_code_of_others_runs_in_every_step(tiny_llama, monkeypatch):
     assert len(Counting.calls) == 2 * sum(len(update.new_token_ids) for update in updates["r0"])
 
 
+def test_who_multiplies_is_asked_where_a_method_only_prepares_weights():
+    """Quantizing at load is the engine's own; the method that keeps the blocks may be a vendor's."""
+    from graftlm.layers.quantization.at_load import Q8_0Config, QuantizingMethod
+    from graftlm.layers.quantization.unquantized import UnquantizedLinearMethod
+    from graftlm_kernels.others import modules_of_others
+
+    class VendorsMethod(UnquantizedLinearMethod):
+        pass
+
+    def model(kept):
+        layer = torch.nn.Linear(2, 2)
+        layer.linear_method = QuantizingMethod(Q8_0Config(None), prefix="layer", kept=kept)
+        return torch.nn.Sequential(layer)
+
+    assert modules_of_others(model(UnquantizedLinearMethod())) == ({}, None)
+    assert list(modules_of_others(model(VendorsMethod()))[0]) == ["0"]
+
+
 def test_a_model_of_others_is_never_kept(tiny_llama):
     """Its own code wants to run, and more than its forward is called."""
     from graftlm.models.llama import LlamaForCausalLM

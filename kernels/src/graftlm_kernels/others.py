@@ -32,7 +32,9 @@ def _look_for_others(module: torch.nn.Module, name: str) -> Iterator[tuple[str, 
 def _why_other(module: torch.nn.Module) -> str | None:
     """Name what is not the engine's own in a module itself, or None."""
     choice = getattr(module, "choice", None)
-    parts = [module, getattr(module, "linear_method", None), getattr(module, "backend", None)]
+    method = getattr(module, "linear_method", None)
+    # A method may only prepare weights for another one, which multiplies.
+    parts = [module, method, getattr(method, "computed_by", None), getattr(module, "backend", None)]
     parts.append(getattr(choice, "implementation", None))
     for part in parts:
         if not _is_known(type(part).__module__):
