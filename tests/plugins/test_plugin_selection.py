@@ -6,6 +6,7 @@ import random
 import time
 
 import pytest
+from plugin_packages import Site, run_graftlm
 
 from graftlm.plugins import (
     AmbiguousPlugin,
@@ -154,3 +155,15 @@ def test_a_circle_of_edges_is_an_error_that_shows_it() -> None:
 
     with pytest.raises(PluginCycle, match=r"(a:one -> b:two -> a:one|b:two -> a:one -> b:two)"):
         select(Discovery(plugins=plugins), Selection())
+
+
+def test_a_contradiction_names_the_variable_that_nobody_sees(tmp_path) -> None:
+    """--no-plugins against an exported GRAFTLM_PLUGINS: the error says where the other one comes from."""
+    source = {"acme.py": "def register(): pass\n"}
+    site = Site(tmp_path).write("acme", entry_points={"general_plugins": {"ops": "acme:register"}}, files=source)
+
+    done = run_graftlm("plugins", "--no-plugins", env={**site.environment, "GRAFTLM_PLUGINS": "ops"})
+
+    assert done.returncode == 1
+    assert "--plugins and --no-plugins were both given" in done.stderr
+    assert "[--plugins is set by GRAFTLM_PLUGINS]" in done.stderr

@@ -58,7 +58,7 @@ def select(discovery: Discovery, selection: Selection) -> list[Decision]:
     more = _Names("--enable-plugin", selection.enable_plugin, discovery)
     less = _Names("--disable-plugin", selection.disable_plugin, discovery)
     if selection.no_plugins and exact is not None and exact.matched:
-        raise SelectionConflict("--no-plugins and --plugins were both given", cure="give one of them")
+        raise SelectionConflict("--plugins and --no-plugins were both given", cure="give one of them")
     asked = more.matched | (exact.matched if exact is not None else set())
     for plugin in discovery.plugins:
         if plugin.identity in less.matched & asked:
