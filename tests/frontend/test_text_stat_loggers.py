@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from graftlm.config import EngineConfig
@@ -70,6 +71,34 @@ def test_records_arrive_in_order_in_another_thread_and_close_comes_last() -> Non
     assert first == (StepStats(num_running=1), [], "stat-logger-mine")
     assert second == (None, [FINISHED], "stat-logger-mine")
     assert last == "closed"
+
+
+def test_what_one_logger_changes_nobody_else_sees() -> None:
+    """Records are each logger's own: /metrics and the log show what the engine counted."""
+    done = threading.Event()
+
+    class Meddler(Recorder):
+        def record(self, step: StepStats | None, finished: list[RequestStats]) -> None:
+            assert step is not None
+            step.num_running = 99
+            finished[0].inter_token_latencies_s.append(99.0)
+            finished[0].num_output_tokens = 99
+            finished.clear()
+            done.set()
+
+    class Waiting(Recorder):
+        def record(self, step: StepStats | None, finished: list[RequestStats]) -> None:
+            assert done.wait(10)
+            super().record(step, finished)
+
+    other = Waiting(EngineConfig())
+    step, finished = StepStats(num_running=1), [msgspec.structs.replace(FINISHED)]
+    hub = StatsHub([StatLoggerThread("meddler", Meddler(EngineConfig())), StatLoggerThread("other", other)])
+    hub.record(step, finished)
+    hub.close()
+
+    assert other.seen[0][:2] == (StepStats(num_running=1), [FINISHED])
+    assert (step.num_running, finished) == (1, [FINISHED])
 
 
 def test_one_that_raises_is_counted_and_its_neighbours_go_on() -> None:

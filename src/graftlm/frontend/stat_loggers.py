@@ -6,12 +6,15 @@ A logger that raises or falls behind is counted and shown, and stops nothing. It
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from graftlm.contracts.points import STAT_LOGGER_PLUGINS
 from graftlm.contracts.stats import RequestStats, StatLogger, StepStats
@@ -101,7 +104,7 @@ class StatLoggerThread:
             if item is _END:
                 break
             if item is not None:
-                self._call("record", *item)
+                self._call("record", *_copied(*item))
             if time.monotonic() >= due:
                 self._call("log")
                 due = time.monotonic() + self._log_interval_s
@@ -194,6 +197,14 @@ def _build(plugin: Plugin, target: Any, config: EngineConfig, host: PluginHost) 
         raise failure from cause
     logger.warning("plugin_failed %s", failure)
     return None
+
+
+def _copied(step: StepStats | None, finished: list[RequestStats]) -> tuple[StepStats | None, list[RequestStats]]:
+    """Copy a record for one consumer: what it changes, /metrics and the other consumers do not see."""
+    return copy.copy(step), [
+        msgspec.structs.replace(request, inter_token_latencies_s=list(request.inter_token_latencies_s))
+        for request in finished
+    ]
 
 
 def _is_worth_a_line(count: int) -> bool:

@@ -50,7 +50,7 @@ class NotReady(GraftlmError):
 
 class EndpointFailed(GraftlmError):
     def __init__(self, plugin: str, error: BaseException) -> None:
-        super().__init__(f"plugin {plugin!r} failed: {error_text(error)}")
+        super().__init__(f"plugin {plugin} failed: {error_text(error)}")
 
 
 class MalformedBody(RequestError):
