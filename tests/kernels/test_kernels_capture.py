@@ -17,6 +17,7 @@ from graftlm_kernels.capture import StepCapture
 from graftlm_kernels.recording import ModuleCall
 
 from graftlm.layers.activation import SiluAndMul
+from graftlm.layers.norm import RMSNorm
 from graftlm.plugins.current import find_host, hold_host
 
 sys.path.append(str(Path(__file__).parents[1] / "worker"))
@@ -147,9 +148,10 @@ def test_code_of_others_runs_in_every_step(tiny_llama, monkeypatch):
 
 def test_who_multiplies_is_asked_where_a_method_only_prepares_weights():
     """Quantizing at load is the engine's own; the method that keeps the blocks may be a vendor's."""
+    from graftlm_kernels.others import modules_of_others
+
     from graftlm.layers.quantization.at_load import Q8_0Config, QuantizingMethod
     from graftlm.layers.quantization.unquantized import UnquantizedLinearMethod
-    from graftlm_kernels.others import modules_of_others
 
     class VendorsMethod(UnquantizedLinearMethod):
         pass
@@ -191,6 +193,31 @@ def test_a_module_that_changes_its_answer_s_shape_ends_what_was_kept(tiny_llama,
 
     assert list(engine.outputs(requests("again")).values()) == list(expected.values())
     assert capture.is_given_up and "act_fn returned" in str(capture.obstacle)
+
+
+class Unsteady(RMSNorm):
+    """Somebody else's op: what it gives back as the residual is not always the memory it was given."""
+
+    gives_new: ClassVar[bool] = False
+
+    def forward_cpu(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        if residual is None:
+            return self.forward_native(x)
+        y, total = self.forward_native(x, residual)
+        return y, total.clone() if self.gives_new else total
+
+
+def test_a_module_that_ceases_to_overwrite_ends_what_was_kept(tiny_llama, monkeypatch):
+    """Later calls would not see what it computed, so the model computes the step."""
+    monkeypatch.setattr("graftlm.models.llama.RMSNorm", Unsteady)
+    engine = make_engine(tiny_llama)
+    expected = engine.outputs(requests())
+    capture = capture_of(engine)
+    assert len(capture.steps[1].splits) == 5 and not capture.is_given_up
+    monkeypatch.setattr(Unsteady, "gives_new", True)
+
+    assert list(engine.outputs(requests("again")).values()) == list(expected.values())
+    assert capture.is_given_up and "something new" in str(capture.obstacle)
 
 
 def test_a_computation_that_nobody_sees_is_found_by_its_result(tiny_llama, monkeypatch):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from graftlm.plugins.current import find_host, hold_host
@@ -59,3 +60,21 @@ def test_a_hook_on_one_rank_leaves_no_rank_waiting(tiny_llama):
 
     assert [found["rounds"] for found in ranks] == [[expected, expected, expected * 2]] * 2
     assert [found["given_up"] for found in ranks] == [True, True]
+
+
+def test_a_server_says_how_its_ranks_meet(tiny_llama):
+    """`explain` asks it; with the plugin disabled, torch carries the sums, and the tokens are the same."""
+    from plugin_packages import run_graftlm
+    from server import Server
+
+    answers = []
+    for flags, remark in (
+        ((), "2 ranks share memory"),
+        (("--disable-plugin", "communicators=shared_memory"), "torch"),
+    ):
+        with Server([str(tiny_llama), "-tp", "2", *flags]) as server:
+            body = {"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0}
+            answers.append(httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=60).json()["choices"])
+            done = run_graftlm("plugins", "explain", "communicator", "--url", server.base_url)
+        assert done.returncode == 0 and remark in done.stdout, done.stdout + done.stderr
+    assert answers[0] == answers[1]

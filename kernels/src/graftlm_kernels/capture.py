@@ -18,7 +18,7 @@ from graftlm.distributed.groups import tp_all_reduce, tp_communicator, tp_size
 from graftlm_kernels.arena import Arena
 from graftlm_kernels.communicator import SharedMemoryCommunicator
 from graftlm_kernels.others import modules_of_others
-from graftlm_kernels.recording import ChangedShape, Recording, Where
+from graftlm_kernels.recording import ChangedAnswer, Recording, Where
 
 if TYPE_CHECKING:
     from graftlm.contracts.attention import ForwardContext
@@ -95,7 +95,7 @@ class StepCapture:
             return self.model(*arguments)
         try:
             step.run(where, *arguments)
-        except ChangedShape as error:
+        except ChangedAnswer as error:
             if tp_size() > 1:
                 raise
             self.obstacle = str(error)
@@ -140,7 +140,7 @@ class StepCapture:
         if self.obstacle is None:
             try:
                 step.run(where, *arguments)
-            except ChangedShape as error:
+            except ChangedAnswer as error:
                 if tp_size() > 1:
                     raise
                 self.obstacle = str(error)

@@ -32,8 +32,8 @@ _UNREPEATABLE_TAGS = (
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
-class ChangedShape(RuntimeError):
-    """A module returned something of another shape than it did when the step was recorded."""
+class ChangedAnswer(RuntimeError):
+    """A module returned something of another kind than it did when the step was recorded."""
 
 
 class Recording(TorchDispatchMode):
@@ -160,7 +160,7 @@ class Recording(TorchDispatchMode):
                 inputs = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, torch.Tensor)]
                 kept, copies = self._keep(result, inputs)
                 again = self._seen_again(args), {key: self._seen_again(one) for key, one in kwargs.items()}
-                part = ModuleCall(name, module, again, self._context, copies)
+                part = ModuleCall(name, module, again, self._context, (kept, copies))
             finally:
                 self._inside_others = False
             self._split(part, f"{name} ({type(module).__module__}.{type(module).__qualname__})")
@@ -205,11 +205,16 @@ class ModuleCall:
         module: torch.nn.Module,
         arguments: tuple[Any, dict[str, Any]],
         context: ForwardContext,
-        copies: list[torch.Tensor | None],
+        results: tuple[Any, list[torch.Tensor | None]],
     ) -> None:
         self.name = name
         self.module = module
-        self.copies = copies
+        kept, self.copies = results
+        #: Where results lie that were no new memory.
+        self.given_back = [
+            one.data_ptr() if isinstance(one, torch.Tensor) else 0
+            for one in (kept if isinstance(kept, tuple | list) else (kept,))
+        ]
         # The step's own context takes the place of the recorded one, which is let go.
         args, kwargs = arguments
         self.args = [None if one is context else one for one in args]
@@ -227,11 +232,13 @@ class ModuleCall:
             kwargs = {**kwargs, **dict.fromkeys(self._context_as, context)}
         result = self.module(*args, **kwargs)
         results = result if isinstance(result, tuple | list) else (result,)
-        for place, one in zip(self.copies, results, strict=True):
+        for place, given, one in zip(self.copies, self.given_back, results, strict=True):
             if place is None:
+                if one is not None and one.data_ptr() != given:
+                    raise ChangedAnswer(f"{self.name} returned what it was given before, and now something new")
                 continue
             if not isinstance(one, torch.Tensor) or one.shape != place.shape or one.dtype != place.dtype:
-                raise ChangedShape(f"{self.name} returned {list(place.shape)} before, and now {one!r:.60}")
+                raise ChangedAnswer(f"{self.name} returned {list(place.shape)} before, and now {one!r:.60}")
             place.copy_(one)
 
 
