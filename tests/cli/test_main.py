@@ -35,6 +35,28 @@ def test_the_module_is_the_command():
     assert done.stdout == f"graftlm {__version__}\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(closed):
+    """A service manager may close them: what would have been printed is gone, and no socket takes their place."""
+    command = f"'{sys.executable}' -m graftlm plugins --json {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_one_line():
+    """Nobody learns more from a traceback."""
+    done = subprocess.run(
+        ["sh", "-c", f"'{sys.executable}' -m graftlm plugins > /dev/full"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr == "graftlm: error: OSError: [Errno 28] No space left on device\n"
+
+
 def test_version_is_fast():
     """Nobody waits for a version; the limit is generous, since machines are shared."""
     started = time.perf_counter()

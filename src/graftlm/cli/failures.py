@@ -5,6 +5,7 @@ It does not decide what is an error; what is raised on purpose says so by its cl
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import traceback
@@ -15,6 +16,9 @@ from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
 from graftlm.platforms.errors import PlatformFailed
 from graftlm.plugins.errors import PluginError, PluginFailed
+
+#: The disk, or the user's share of it, is full.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 USAGE = 2
 FAILED = 1
@@ -37,9 +41,13 @@ def report(error: Exception, *, command: str) -> int:
 
 
 def _wants_traceback(error: Exception) -> bool:
-    """What we said on purpose needs none; a bug, ours or a plugin's, does."""
+    """What we said on purpose needs none, nor does a full disk; a bug, ours or a plugin's, does."""
     debugging = get("GRAFTLM_DEBUG") not in (None, "0") or logging.getLogger("graftlm").isEnabledFor(logging.DEBUG)
-    return debugging or isinstance(error, _PLUGIN_BUGS) or not _on_purpose(error)
+    return (
+        debugging
+        or isinstance(error, _PLUGIN_BUGS)
+        or not (_on_purpose(error) or getattr(error, "errno", None) in _FULL)
+    )
 
 
 def _on_purpose(error: Exception) -> bool:

@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the `graftlm` command and return its exit code: 0, 1 for an error, 2 for a wrong command line."""
     if argv is None:  # the real command line: a signal may come before there is anything to end in order
         _end_quietly_on_signals()
+        _open_closed_streams()
         _let_any_name_be_printed()
     words = list(sys.argv[1:] if argv is None else argv)
     if (word := next((word for word in words if not _is_text(word)), None)) is not None:
@@ -68,6 +69,19 @@ def _end_quietly_on_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
+
+
+def _open_closed_streams() -> None:
+    """Give a stream that the caller closed (`graftlm plugins >&-`) to nobody, not to the next file or socket."""
+    import os
+
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115
 
 
 def _let_any_name_be_printed() -> None:
