@@ -1,4 +1,4 @@
-"""Kept decode steps: the model's own tokens, and left to the model wherever somebody else wants to compute."""
+"""Kept decode steps: the model's own tokens, and whatever hinders them is found out."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from capture_runs import capture_of, make_engine, never_keep, requests
 from graftlm_kernels.arena import Arena
-from graftlm_kernels.capture import StepCapture
-from graftlm_kernels.recording import ModuleCall
 
-from graftlm.layers.activation import SiluAndMul
-from graftlm.layers.norm import RMSNorm
 from graftlm.plugins.current import find_host, hold_host
-
-sys.path.append(str(Path(__file__).parents[1] / "worker"))
 
 
 @pytest.fixture(autouse=True)
@@ -29,33 +23,6 @@ def own_host() -> Iterator[None]:
     before = find_host()
     yield
     hold_host(before)
-
-
-def make_engine(path: Path, **options: Any) -> Any:
-    from worker_runs import Engine
-
-    return Engine(path, dtype="float32", **options)
-
-
-def requests(prefix: str = "r", *, count: int = 4) -> list[Any]:
-    """Requests of different lengths, so that steps of several sizes occur more than twice."""
-    from worker_runs import greedy
-
-    prompts = [[(7 * i + j) % 90 + 3 for j in range(5 + 20 * i)] for i in range(count)]
-    return [greedy(f"{prefix}{i}", prompt, max_tokens=6 + 4 * i) for i, prompt in enumerate(prompts)]
-
-
-def capture_of(engine: Any, *, greedy: bool = True) -> StepCapture:
-    runner = engine.worker.model_runner
-    capture = runner._greedy if greedy else runner._forward
-    assert isinstance(capture, StepCapture)
-    return capture
-
-
-def never_keep(engine: Any) -> Any:
-    runner = engine.worker.model_runner
-    runner._forward, runner._greedy = engine.worker.model, None
-    return engine
 
 
 def test_kept_steps_give_the_model_s_tokens(tiny_llama):
@@ -115,109 +82,6 @@ def test_a_computation_by_torch_splits_the_step(tiny_llama):
     steps = capture_of(engine).steps
     assert set(steps) == {1, 2, 3, 4} and all(step.is_proven for step in steps.values())
     assert all(step.splits == ["aten.silu.default", "aten.mul_.Tensor"] * 2 for step in steps.values())
-
-
-class Counting(SiluAndMul):
-    """Somebody else's op: it counts, and looks at what it is given by means that torch does not see."""
-
-    calls: ClassVar[list[int]] = []
-
-    def forward_cpu(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls.append(len(x))
-        gate, up = np.split(x.numpy(), 2, axis=1)
-        return torch.from_numpy(gate / (1 + np.exp(-gate)) * up)
-
-
-def test_code_of_others_runs_in_every_step(tiny_llama, monkeypatch):
-    """Its class is from elsewhere: the step is split there, and whatever it does is done each time."""
-    monkeypatch.setattr("graftlm.models.llama.SiluAndMul", Counting)
-    engine = make_engine(tiny_llama)
-    expected = make_engine(tiny_llama, custom_ops=["-silu_and_mul"]).outputs(requests())
-
-    for _ in range(2):
-        assert engine.outputs(requests()) == expected
-    steps = capture_of(engine).steps
-    assert set(steps) == {1, 2, 3, 4} and all(step.is_proven for step in steps.values())
-    assert [split.partition(" ")[0] for split in steps[1].splits] == [
-        f"model.model.layers.{i}.mlp.act_fn" for i in range(2)
-    ]
-    Counting.calls.clear()
-    updates = engine.run(requests()[:1])
-    assert len(Counting.calls) == 2 * sum(len(update.new_token_ids) for update in updates["r0"])
-
-
-def test_who_multiplies_is_asked_where_a_method_only_prepares_weights():
-    """Quantizing at load is the engine's own; the method that keeps the blocks may be a vendor's."""
-    from graftlm_kernels.others import modules_of_others
-
-    from graftlm.layers.quantization.at_load import Q8_0Config, QuantizingMethod
-    from graftlm.layers.quantization.unquantized import UnquantizedLinearMethod
-
-    class VendorsMethod(UnquantizedLinearMethod):
-        pass
-
-    def model(kept):
-        layer = torch.nn.Linear(2, 2)
-        layer.linear_method = QuantizingMethod(Q8_0Config(None), prefix="layer", kept=kept)
-        return torch.nn.Sequential(layer)
-
-    assert modules_of_others(model(UnquantizedLinearMethod())) == ({}, None)
-    assert list(modules_of_others(model(VendorsMethod()))[0]) == ["0"]
-
-
-def test_a_model_of_others_is_never_kept(tiny_llama):
-    """Its own code wants to run, and more than its forward is called."""
-    from graftlm.models.llama import LlamaForCausalLM
-
-    class Other(LlamaForCausalLM):
-        pass
-
-    engine = make_engine(tiny_llama)
-    engine.worker.model.__class__ = Other
-    runner = engine.worker.model_runner = engine.worker.build_model_runner()
-
-    assert runner._forward is engine.worker.model and runner._greedy is None
-    assert engine.outputs(requests()) == never_keep(make_engine(tiny_llama)).outputs(requests())
-
-
-def test_a_module_that_changes_its_answer_s_shape_ends_what_was_kept(tiny_llama, monkeypatch):
-    """The step is computed by the model after all."""
-    monkeypatch.setattr("graftlm.models.llama.SiluAndMul", Counting)
-    engine = make_engine(tiny_llama)
-    expected = engine.outputs(requests())
-    capture = capture_of(engine)
-    for step in capture.steps.values():
-        for part in step.parts:
-            if isinstance(part, ModuleCall):
-                part.copies = [place[:, :-1] for place in part.copies]
-
-    assert list(engine.outputs(requests("again")).values()) == list(expected.values())
-    assert capture.is_given_up and "act_fn returned" in str(capture.obstacle)
-
-
-class Unsteady(RMSNorm):
-    """Somebody else's op: what it gives back as the residual is not always the memory it was given."""
-
-    gives_new: ClassVar[bool] = False
-
-    def forward_cpu(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-        if residual is None:
-            return self.forward_native(x)
-        y, total = self.forward_native(x, residual)
-        return y, total.clone() if self.gives_new else total
-
-
-def test_a_module_that_ceases_to_overwrite_ends_what_was_kept(tiny_llama, monkeypatch):
-    """Later calls would not see what it computed, so the model computes the step."""
-    monkeypatch.setattr("graftlm.models.llama.RMSNorm", Unsteady)
-    engine = make_engine(tiny_llama)
-    expected = engine.outputs(requests())
-    capture = capture_of(engine)
-    assert len(capture.steps[1].splits) == 5 and not capture.is_given_up
-    monkeypatch.setattr(Unsteady, "gives_new", True)
-
-    assert list(engine.outputs(requests("again")).values()) == list(expected.values())
-    assert capture.is_given_up and "something new" in str(capture.obstacle)
 
 
 def test_a_computation_that_nobody_sees_is_found_by_its_result(tiny_llama, monkeypatch):
