@@ -10,6 +10,7 @@ import pytest
 import torch
 from capture_runs import capture_of, make_engine, never_keep, requests
 from graftlm_kernels.recording import ModuleCall
+from plugin_packages import Site, run_graftlm
 
 from graftlm.layers.activation import SiluAndMul
 from graftlm.layers.norm import RMSNorm
@@ -125,3 +126,20 @@ def test_a_module_that_ceases_to_overwrite_ends_what_was_kept(tiny_llama, monkey
 
     assert list(engine.outputs(requests("again")).values()) == list(expected.values())
     assert capture.is_given_up and "something new" in str(capture.obstacle)
+
+
+def test_explain_tells_who_splits_a_step(tmp_path):
+    """A kernel's calls are part of a kept step; a replacement's run from Python in each."""
+    own = "from graftlm.layers import SiluAndMul\nclass Own(SiluAndMul):\n    def forward_cpu(self, x): return x\n"
+    site = Site(tmp_path / "site")
+    site.write("own", entry_points={"custom_ops": {"graftlm.layers.SiluAndMul": "own:Own"}}, files={"own.py": own})
+
+    told = {name: explained(name, site.environment) for name in ("SiluAndMul", "RMSNorm")}
+    assert "part of the native calls that NATIVE_CPU runs as one" in told["RMSNorm"]
+    assert "NATIVE_CPU splits them here: it runs from Python in each, unchanged" in told["SiluAndMul"]
+
+
+def explained(op: str, environment: dict[str, str]) -> str:
+    done = run_graftlm("plugins", "explain", "op", op, env=environment)
+    assert done.returncode == 0, done.stderr
+    return next(line for line in done.stdout.splitlines() if "in kept decode steps" in line)
