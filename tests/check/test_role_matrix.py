@@ -20,7 +20,10 @@ MATRIX = {
     "graftlm serve --help": ("from graftlm.cli.main import main; assert main(['serve', '--help']) == 0", ()),
     "graftlm run --help": ("from graftlm.cli.main import main; assert main(['run', '--help']) == 0", ()),
     "graftlm preload --help": ("from graftlm.cli.main import main; assert main(['preload', '--help']) == 0", ()),
-    "graftlm preload --status": ("from graftlm.cli.main import main; assert main(['preload', '--status']) == 0", ()),
+    "graftlm preload --status": (
+        "from graftlm.cli.main import main; assert main(['preload', '--status']) == 0",
+        (),
+    ),
     "graftlm fetch --help": ("from graftlm.cli.main import main; assert main(['fetch', '--help']) == 0", ()),
     "graftlm bench serve --help": ("from graftlm.cli.main import main; main(['bench', 'serve', '--help'])", ()),
     "graftlm doctor": ("from graftlm.cli.main import main; assert main(['doctor', '--json']) == 0", ()),

@@ -59,7 +59,7 @@ def _q8_0(numbers: torch.Tensor, out: torch.Tensor) -> None:
 def _q4_0(numbers: torch.Tensor, out: torch.Tensor) -> None:
     place = numbers.abs().argmax(dim=1, keepdim=True)
     inverse = _put_scale(numbers.gather(1, place) / -8, out)
-    # Rounded twice, after the product and after the sum: one fused operation would differ where numbers lie half-way.
+    # Rounded twice, after the product and after the sum: one fused operation would differ at numbers half-way.
     whole = (numbers * inverse).add_(8.5).clamp_(0, 15).to(torch.uint8)  # [blocks, 32]
     out[:, 2:] = whole[:, :16] | (whole[:, 16:] << 4)
 
