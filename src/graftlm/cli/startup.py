@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+#: For commands whose answer says it all, but for what they wait for.
+_QUIET = ("error", "graftlm.plugins.slow_calls=warning")
+
+
 @dataclasses.dataclass(frozen=True)
 class Started:
     """A command whose plugins have been bootstrapped and whose flags have been read."""
@@ -68,7 +72,10 @@ def add_selection_flags(parser: ArgumentParser) -> None:
 
 
 def start_selection_command(
-    build_parser: Callable[[], ArgumentParser], argv: Sequence[str], *, default_levels: Sequence[str] = ("error",)
+    build_parser: Callable[[], ArgumentParser],
+    argv: Sequence[str],
+    *,
+    default_levels: Sequence[str] = ("error", "graftlm.plugins.slow_calls=warning"),
 ) -> tuple[Arguments, argparse.Namespace] | None:
     """Read the flags of `add_selection_flags` and the command's own, and set up logging; no plugin runs.
 

@@ -25,6 +25,7 @@ from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PlatformChoice
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.selection import LEFT_OUT
+from graftlm.plugins.slow_calls import told_when_slow
 from graftlm.plugins.spelling import encodable, error_text, kind_of
 
 logger = logging.getLogger(__name__)
@@ -208,7 +209,8 @@ class _Search:
         with calling(plugin, "platform detection"):
             if not callable(detector):
                 raise TypeError(f"{plugin.value} is {kind_of(detector)}, and a detector must be callable")
-            answer = as_detection(detector(), plugin)
+            with told_when_slow():
+                answer = as_detection(detector(), plugin)
             return msgspec.structs.replace(answer, reason=encodable(answer.reason))
 
     def _record(self, plugin: Plugin, answer: str | None, reason: str, started: float) -> None:

@@ -9,6 +9,7 @@ from graftlm.contracts.platform import Platform
 from graftlm.platforms.current import resolve_current_platform
 from graftlm.plugins import Role, calling, current_host
 from graftlm.plugins.host import PluginHost
+from graftlm.plugins.slow_calls import told_when_slow
 
 
 def call_hook(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -22,7 +23,7 @@ def call_hook(name: str, *args: Any, **kwargs: Any) -> Any:
     plugin = platform_label(host)
     hook = getattr(platform, name)
     started = time.perf_counter()
-    with calling(plugin, name, replay=host.role is Role.FRONTEND):
+    with calling(plugin, name, replay=host.role is Role.FRONTEND), told_when_slow():
         answer = hook(*args, **kwargs)
     facts = {"answer": answer} if isinstance(answer, str | int) else {}
     ms = round((time.perf_counter() - started) * 1000, 2)

@@ -10,6 +10,7 @@ from graftlm.plugins.blame import calling
 from graftlm.plugins.errors import PluginFailed
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.process_host import ProcessHost, record
+from graftlm.plugins.slow_calls import told_when_slow
 from graftlm.plugins.spelling import kind_of
 from graftlm.plugins.transaction import Step, transaction
 
@@ -70,4 +71,5 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
 def _call(function: Any, plugin: Plugin) -> None:
     if not callable(function):
         raise TypeError(f"{plugin.value} is {kind_of(function)}, and a general plugin must be callable")
-    function()
+    with told_when_slow():
+        function()

@@ -26,6 +26,7 @@ from graftlm.plugins.registry import collect_replays, reinstate, withdraw_plugin
 from graftlm.plugins.replay import expect
 from graftlm.plugins.report import Report
 from graftlm.plugins.resolve import resolve_class_path
+from graftlm.plugins.slow_calls import told_when_slow
 from graftlm.plugins.spelling import error_text
 from graftlm.plugins.transaction import restore_orphans
 
@@ -142,7 +143,7 @@ class PluginHost:
             return self._objects[plugin.identity]
         started = time.perf_counter()
         try:
-            with calling(plugin, "import"):
+            with calling(plugin, "import"), told_when_slow():
                 found = resolve_class_path(plugin.value, what=f"entry point {plugin.name!r}")
                 restore_orphans(lambda module: distribution_of(module) == plugin.distribution)
         except Exception as error:
