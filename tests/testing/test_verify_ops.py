@@ -88,6 +88,38 @@ def test_a_wrong_replacement_stops_the_start(tmp_path: Path, tiny_llama: Path) -
         assert words in text
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("os._exit(3)", "PluginExits: it called os._exit(3)"),
+        ("raise BaseException('x')", "PluginRaises: it raised"),
+    ],
+)
+def test_a_replacement_that_ends_the_process_is_refused_like_any_other(
+    tmp_path: Path, tiny_llama: Path, body: str, said: str
+) -> None:
+    """Op, class and plugin are named, not only the process that would have ended."""
+    source = f"""
+        import os
+        from graftlm.layers.norm import RMSNorm
+
+        class WrongNorm(RMSNorm):
+            def forward_cpu(self, x, residual=None):
+                {body}
+    """
+    site = Site(tmp_path / "site").write(
+        "acme-norm",
+        entry_points={"custom_ops": {"graftlm.layers.norm.RMSNorm": "acme_norm:WrongNorm"}},
+        files={"acme_norm/__init__.py": source},
+    )
+
+    done = run_graftlm("run", str(tiny_llama), "-p", "x", "--verify-ops", env=site.environment)
+
+    assert done.returncode == 1
+    assert "computed by acme_norm.WrongNorm of acme-norm 1.0, is wrong" in done.stderr
+    assert said in done.stderr
+
+
 def test_right_ones_are_recorded_and_serve(tmp_path: Path, tiny_llama: Path) -> None:
     """A replacement and a provider, each with its largest error; a layer without a reference is said once."""
     site = Site(tmp_path / "site").write(

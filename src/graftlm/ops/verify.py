@@ -19,7 +19,8 @@ from graftlm.ops.examples import Comparison, OpExample, Tolerance, check_call, f
 from graftlm.ops.pluggable import Construction, PluggableLayer
 from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, provider_of_code
 from graftlm.ops.verify_weights import verify_weights
-from graftlm.plugins import record
+from graftlm.plugins import calling, record
+from graftlm.plugins.spelling import error_text
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -122,7 +123,8 @@ def provider_of(op: CustomOp) -> Provider:
 def _compare(op: CustomOp, reference: CustomOp, example: OpExample, tolerance: Tolerance) -> Comparison:
     native: Callable[..., Any] = reference.forward_native
     try:
-        return check_call(op, native, example, tolerance)
+        with calling(provider_of(op).plugin, "--verify-ops"):
+            return check_call(op, native, example, tolerance)
     except Exception as error:
         try:
             native(*fresh(example.args))
@@ -130,7 +132,7 @@ def _compare(op: CustomOp, reference: CustomOp, example: OpExample, tolerance: T
             raise Unverifiable(
                 f"the reference of {op.name} itself fails with {example.label}: {own_error!r}"
             ) from own_error
-        return Comparison(float("inf"), f"it raises {type(error).__name__}: {error}")
+        return Comparison(float("inf"), f"it raises {error_text(error)}")
 
 
 def _name_of(op: PluggableLayer) -> str:

@@ -16,8 +16,9 @@ from graftlm.contracts.quantization import LinearMethod
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import Comparison, Tolerance, compare, random_numbers, roundings
 from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, provider_of_code
-from graftlm.plugins import record
+from graftlm.plugins import calling, record
 from graftlm.plugins.registrar import distribution_of
+from graftlm.plugins.spelling import error_text
 
 logger = logging.getLogger(__name__)
 
@@ -134,9 +135,10 @@ def _compare(
     tolerance: Tolerance,
 ) -> Comparison:
     try:
-        return compare(method.apply(layer, x, bias), reference, tolerance)
+        with calling(provider_of_code(type(method)).plugin, "--verify-ops"):
+            return compare(method.apply(layer, x, bias), reference, tolerance)
     except Exception as error:
-        return Comparison(float("inf"), f"it raises {type(error).__name__}: {error}")
+        return Comparison(float("inf"), f"it raises {error_text(error)}")
 
 
 def _tolerance(method: LinearMethod, dtype: torch.dtype) -> Tolerance:
