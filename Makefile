@@ -73,7 +73,7 @@ check: $(STAMPS)/check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest tests/check -m 'not demo'
 
 # The kernels alone, without Python, under AddressSanitizer and UBSan; FULL= runs the reduced grid.

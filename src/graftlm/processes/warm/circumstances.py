@@ -13,9 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-import graftlm
+from graftlm import version
 from graftlm.processes.interpreter import interpreter_flags
-from graftlm.version import __version__
 
 #: Variables, or their beginnings, that the loader, the interpreter or a library reads once.
 _READ_ONCE = (
@@ -49,7 +48,7 @@ class Circumstances(msgspec.Struct, kw_only=True):
 def circumstances(environment_of_child: Mapping[str, str]) -> Circumstances:
     """Return those of a child that this process would start with these variables."""
     facts = {
-        "graftlm": f"{__version__} in {Path(graftlm.__file__).parent}",
+        "graftlm": f"{version.__version__} in {Path(version.__file__).parent}",
         "python": f"{sys.version.split()[0]} in {sys.executable}",
         "the interpreter's flags": " ".join(interpreter_flags()),
         **{f"${name}": value for name, value in environment_of_child.items() if _is_read_once(name)},
