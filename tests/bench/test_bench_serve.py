@@ -143,3 +143,17 @@ def test_bad_flags_name_value_and_cure(words, error, parts):
         serve.run(words, shutdown=ShutdownRequest())
 
     assert all(part in str(caught.value) for part in parts)
+
+
+@pytest.mark.parametrize("name", ["serve", "startup", "latency", "throughput", "plugins"])
+def test_a_benchmark_needs_no_flags(name, monkeypatch):
+    """Defaults are there to be used: a sub-command alone reaches its code."""
+    from graftlm.cli import bench
+
+    class Subcommand:
+        @staticmethod
+        def run(words, *, shutdown):
+            return 7 if words == [] else 1
+
+    monkeypatch.setattr(bench, "load_subcommand", lambda name: Subcommand)
+    assert bench.run([name], shutdown=ShutdownRequest()) == 7

@@ -67,7 +67,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
 
 def _check_json_file(words: Sequence[str]) -> None:
     """All sub-commands have --json FILE; minutes of measurement are not lost for a folder that is not there."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         path = following if word == "--json" else word.partition("=")[2] if word.startswith("--json=") else ""
         if path not in ("", "-") and not path.startswith("--"):
             check_writable("--json", path)
