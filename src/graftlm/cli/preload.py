@@ -62,7 +62,7 @@ def build_parser() -> ArgumentParser:
         "preload",
         "Keep a process warm that has torch, the kernels and a model's weights in memory, and no plugin code. "
         "`serve` and `run` with the same flags take their processes from it; what has changed since is noticed.",
-        model_help="Model to hold, as for serve (default: demo); with --status and --stop: only this one.",
+        model_help="Model to hold, as for serve (default: demo); with --status, --stop: only this (default: all).",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--status", action="store_true", help="Show the warm parents of this user.")

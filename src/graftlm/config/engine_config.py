@@ -130,9 +130,11 @@ class ParallelConfig(Section):
 
     tensor_parallel_size: int = option(1, aliases=("-tp",), help="Workers that share each layer.")
     distributed_executor_backend: str | None = option(
-        None, help="Where workers live: uni (inside the engine core), mp (a process each) or a class path.",
+        None, help="Where workers live: uni (inside the engine core), mp (a process each), a plugin's name or a class.",
     )  # fmt: skip
-    worker_cls: str = option("auto", help="Worker class, as module:Class; default: the platform's.")
+    worker_cls: str = option(
+        "auto", help="Worker class, by a plugin's name or as module:Class; auto is the platform's."
+    )
     start_method: str = option(
         "spawn", help="How child processes are started: a fresh interpreter each, or a fork server.",
         choices=("spawn", "forkserver"),
@@ -193,7 +195,7 @@ class PluginConfig(Section):
 
     plugins: list[str] | None = option(None, help="Load exactly these plugins (comma-separated names).")
     enable_plugin: list[str] = option(factory=list, help="Enable one more plugin (comma-separated, repeatable).")
-    disable_plugin: list[str] = option(factory=list, help="Disable one plugin (comma-separated, repeatable).")
+    disable_plugin: list[str] = option(factory=list, help="Leave these plugins out (comma-separated, repeatable).")
     no_plugins: bool = option(False, help="Safe mode: no plugins but the engine's own.")
     platform: str | None = option(None, help="Choose the platform by name instead of detecting it.")
     allow_platform_fallback: bool = option(
