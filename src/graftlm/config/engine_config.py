@@ -131,7 +131,7 @@ class ParallelConfig(Section):
     tensor_parallel_size: int = option(1, aliases=("-tp",), help="Workers that share each layer.")
     distributed_executor_backend: str | None = option(
         None,
-        help="Where workers live: uni (inside the engine core), mp (a process each), a plugin's name or a class path.",
+        help="Where workers live: uni (inside the engine core), mp (a process each), a plugin or a class path.",
     )
     worker_cls: str = option(
         "auto", help="Worker class, by a plugin's name or as module:Class; auto is the platform's."
