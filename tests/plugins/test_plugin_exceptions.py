@@ -91,12 +91,17 @@ def test_a_detector_that_raises_anything_stops_the_start_by_name(tmp_path, body:
 
 
 def test_what_the_engine_and_the_event_loop_raise_passes_through_plugin_code() -> None:
-    """A cancelled task and a closed generator are no plugin's fault."""
+    """A cancelled task, a closed generator and Ctrl-C in a terminal are no plugin's fault."""
     import asyncio
+    import signal
 
-    for passing in (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
-        with pytest.raises(passing), calling("acme", "hook"):
-            raise passing
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored
+    try:
+        for passing in (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
+            with pytest.raises(passing), calling("acme", "hook"):
+                raise passing
+    finally:
+        signal.signal(signal.SIGINT, before)
     with pytest.raises(PluginRaises, match="raise one instead"), calling("acme", "hook"):
         raise BaseException("base")
 
