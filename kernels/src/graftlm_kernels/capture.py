@@ -8,6 +8,7 @@ collectives. It knows no model.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 #: In larger steps the calls themselves cost little beside their work.
 MAX_TOKENS = 64
+#: Keeping a step and proving it costs three others, so a size is kept when it comes for this time: batches pass
+#: through most sizes only once, as their streams begin and end.
+KEPT_FROM_SIGHTING = 3
 
 
 class KeptStep:
@@ -57,6 +61,8 @@ class StepCapture:
         self.model = model
         self.arena = Arena(MAX_TOKENS)
         self.steps: dict[int, KeptStep] = {}
+        #: How often each size has come that is not kept: on every rank the same.
+        self._sightings = Counter[int]()
         #: Modules that are not the engine's own: their code runs in every step.
         self.others, obstacle = modules_of_others(model)
         #: Why this rank leaves steps to the model.
@@ -86,6 +92,9 @@ class StepCapture:
             self.obstacle = "a module has a hook or another KV cache"
         # What follows makes the same number of passes on all ranks, whatever one of them has met.
         if step is None:
+            self._sightings[tokens] += 1
+            if self._sightings[tokens] < KEPT_FROM_SIGHTING:
+                return self.model(*arguments)
             return self._first(where, tokens, *arguments)
         if not step.is_proven:
             return self._second(step, where, *arguments)
