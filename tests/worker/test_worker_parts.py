@@ -191,3 +191,7 @@ def test_cache_memory_is_taken_where_it_is_written(tiny_llama: Path) -> None:
     assert reserved < 1 << 24
     assert cache.data_ptr() % 64 == 0
     assert int(cache[5].count_nonzero()) == 0
+
+    before = process.memory_info().rss
+    cache[-1, 0] = 1
+    assert process.memory_info().rss - before < 1 << 20, "one number took a huge page"

@@ -5,10 +5,11 @@ It does not know which model it runs.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import mmap
 
-import numpy as np
 import torch
 
 from graftlm.contracts.errors import StartupError
@@ -16,8 +17,6 @@ from graftlm.processes.threads import threads_of_worker
 from graftlm.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
-
-_CACHE_LINE_BYTES = 64
 
 
 class CpuWorker(Worker):
@@ -39,17 +38,21 @@ class CpuWorker(Worker):
         return available // self.config.parallel.world_size
 
     def allocate_zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return zeros at the start of a cache line that the kernel backs page by page, at the first write.
+        """Return zeros at the start of a page, which the system backs page by page, at the first write.
 
-        `torch.zeros` would write, and so take, all of it at once.
+        `torch.zeros` would write, and so take, all of it at once. Huge pages are declined: all layers reach the end
+        of theirs in the same step, which then waited for some 60 MB of zeros.
         """
         num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes == 0:
+            return torch.zeros(shape, dtype=dtype)
         try:
-            memory = np.zeros(num_bytes + _CACHE_LINE_BYTES, np.uint8)
-        except MemoryError as error:
+            memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError) as error:
             raise StartupError(
                 f"a part of {num_bytes} bytes of the KV cache does not fit into this machine's memory; lower "
                 "--kv-cache-memory-bytes, --memory-utilization or --max-num-seqs"
             ) from error
-        start = -memory.ctypes.data % _CACHE_LINE_BYTES
-        return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(shape)
+        with contextlib.suppress(AttributeError, OSError):  # a system without huge pages has none to decline
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+        return torch.frombuffer(memory, dtype=dtype).view(shape)  # keeps the mapping alive
