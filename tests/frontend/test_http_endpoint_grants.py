@@ -89,6 +89,25 @@ def test_a_failing_core_route_of_a_plugin_is_a_500_that_names_it() -> None:
     assert 'graftlm:plugin_errors_total{plugin="guest-dist:guest"} 1.0' in metrics
 
 
+def test_an_error_of_the_engine_s_own_kind_names_the_plugin_too_and_a_wrong_request_does_not() -> None:
+    """Whose code raises is what counts, not whose class it is; what the caller got wrong stays a 400."""
+    from graftlm.contracts.errors import RequestError, StartupError
+
+    class Borrower(Guest):
+        async def own(self) -> str:
+            raise StartupError("borrowed")
+
+        async def models(self) -> dict[str, str]:
+            raise RequestError("ask otherwise")
+
+    with HttpServer(plugin_host=host_of(guest=Borrower), endpoint_overrides=["guest"]) as server:
+        own, wrong = httpx.get(f"{server.url}/plugins/guest/own"), httpx.get(f"{server.url}/v1/models")
+
+    assert (own.status_code, own.json()["error"]["code"]) == (500, "plugin_failed")
+    assert "'guest' of guest-dist 1.2" in own.json()["error"]["message"]
+    assert wrong.status_code == 400
+
+
 def test_core_routes_of_a_plugin_need_the_api_key_whatever_the_other_flag_says() -> None:
     """--endpoint-no-auth opens /plugins/<name>/ and nothing else; the document says what needs no key."""
     host = host_of(guest=Guest)

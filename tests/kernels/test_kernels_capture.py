@@ -39,6 +39,18 @@ def test_kept_steps_give_the_model_s_tokens(tiny_llama):
     assert not capture_of(engine, greedy=False).steps, "nobody asked for anything but the best tokens"
 
 
+def test_a_size_that_comes_twice_is_not_kept(tiny_llama):
+    """Three steps of one row: two by the model, and the third is kept but not yet proven."""
+    from worker_runs import request_of
+
+    engine = make_engine(tiny_llama)
+    engine.outputs([request_of("r0", [1, 2, 3], max_tokens=3, temperature=0)])
+    assert not capture_of(engine).steps
+
+    engine.outputs([request_of("r1", [1, 2, 3], max_tokens=2, temperature=0)])
+    assert [step.is_proven for step in capture_of(engine).steps.values()] == [False]
+
+
 def test_opt_is_kept_but_for_its_learned_positions(tiny_opt):
     """Torch adds them, once in a step; blocks, norms and choice are native calls."""
     expected = make_engine(tiny_opt, custom_ops=["none"], attention_backend="TORCH_PAGED").outputs(requests())

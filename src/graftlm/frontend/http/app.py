@@ -16,13 +16,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
-from graftlm.contracts.errors import GraftlmError
+from graftlm.contracts.errors import EngineClosing, EngineDead, GraftlmError, RequestError
 from graftlm.frontend.http.auth import ApiKeyGuard
 from graftlm.frontend.http.body_limit import BodyLimit, BodyTooLarge
-from graftlm.frontend.http.endpoint_blame import EndpointBlame
+from graftlm.frontend.http.endpoint_blame import OWNER, EndpointBlame
 from graftlm.frontend.http.errors import (
     ClientGone,
     MalformedBody,
+    NotReady,
     OtherStatus,
     UnknownRoute,
     WrongMethod,
@@ -94,6 +95,8 @@ def _in_websockets_too(answer: Handler) -> Callable[..., Awaitable[Any]]:
 
 
 async def _on_graftlm_error(request: Request, error: Exception) -> Response:
+    if OWNER in request.scope and not isinstance(error, RequestError | NotReady | EngineClosing | EngineDead):
+        raise error  # the plugin's own, like any other exception of its code
     return error_response(error)
 
 

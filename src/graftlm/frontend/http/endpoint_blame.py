@@ -20,6 +20,9 @@ from graftlm.plugins import Plugin, calling
 if TYPE_CHECKING:
     from graftlm.frontend.http.state import ServerState
 
+#: Key of a connection's scope: the plugin that answers it.
+OWNER = "graftlm.plugin"
+
 _STARTS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
 
 
@@ -35,6 +38,7 @@ class EndpointBlame:
         if owner is None:
             await self._app(scope, receive, send)
             return
+        scope[OWNER] = owner
         answer = _Watched(send)
         begun = time.monotonic()
         try:
