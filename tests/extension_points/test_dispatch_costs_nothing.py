@@ -36,7 +36,8 @@ def profiled(self, plan):
         sys.setprofile(None)
 
 with LLM(sys.argv[1], platform="cpu", seed=1) as llm:
-    llm.generate([5, 6, 7], SamplingParams(max_tokens=3, ignore_eos=True, top_p=0.9, seed=1), progress=False)
+    # Long enough that a step of this size is kept (from its third time on): keeping it runs the model once more.
+    llm.generate([5, 6, 7], SamplingParams(max_tokens=6, ignore_eos=True, top_p=0.9, seed=1), progress=False)
     ModelRunner.execute_step = profiled
     llm.generate([5, 6, 7], SamplingParams(max_tokens=6, ignore_eos=True, top_p=0.9, seed=1), progress=False)
     swaps = [e.facts["replacement"] for e in llm.host.ledger.of("op_swapped")]
