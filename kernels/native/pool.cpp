@@ -11,11 +11,15 @@
 #include <new>
 #include <thread>
 
+#include "stalls.h"
+
 namespace graftlm {
 namespace {
 
 // Longer than the pause between two kernels of a step, shorter than anybody would notice.
 constexpr auto kSpin = std::chrono::microseconds(40);
+
+using Clock = Stalls::Clock;
 
 void pause() {
 #if defined(__x86_64__)
@@ -43,7 +47,8 @@ class Pool {
 
   void run(uint64_t chunks, ChunkFunction function, void* context) {
     std::unique_lock<std::mutex> own(busy_, std::try_to_lock);
-    if (!own.owns_lock()) {  // another thread of this process computes just now
+    // Another thread of this process computes just now, or another process has the cores.
+    if (!own.owns_lock() || stalls_.alone()) {
       for (uint64_t chunk = 0; chunk < chunks; ++chunk) function(context, static_cast<int64_t>(chunk), 0);
       return;
     }
@@ -58,10 +63,14 @@ class Pool {
     }
     while (claim_one(0)) {
     }
-    for (int spins = 0; done_.load(std::memory_order_acquire) != chunks; ++spins) {
-      // After some microseconds the missing thread may be waiting for this very core.
-      spins < 400 ? pause() : static_cast<void>(sched_yield());
+    for (int spins = 0; spins < 400; ++spins) {
+      if (done_.load(std::memory_order_acquire) == chunks) return;
+      pause();
     }
+    const auto since = Clock::now();
+    while (done_.load(std::memory_order_acquire) != chunks) sched_yield();  // it may be waiting for this very core
+    const auto now = Clock::now();
+    stalls_.waited(since, now);
   }
 
   // Threads end by themselves once they see it; the pool itself is never freed.
@@ -85,25 +94,26 @@ class Pool {
   }
 
   void work(int index) {
-    auto last = std::chrono::steady_clock::now();
+    auto last = Clock::now();
     for (unsigned spins = 0; !stop_.load(std::memory_order_relaxed); ++spins) {
       if (claim_one(index)) {
-        last = std::chrono::steady_clock::now();
+        last = Clock::now();
         continue;
       }
       pause();
-      if (spins % 32 || std::chrono::steady_clock::now() - last < kSpin) continue;
+      if (spins % 32 || Clock::now() - last < kSpin) continue;
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       const uint32_t epoch = epoch_.load(std::memory_order_seq_cst);
       const uint64_t word = word_.load(std::memory_order_seq_cst);
       if (next_of(word) >= limit_of(word) && !stop_.load()) epoch_.wait(epoch);
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-      last = std::chrono::steady_clock::now();
+      last = Clock::now();
     }
   }
 
   const int threads_;
   std::mutex busy_;
+  Stalls stalls_;  // of who holds `busy_`
   uint64_t generation_ = 0;
   ChunkFunction function_ = nullptr;
   void* context_ = nullptr;

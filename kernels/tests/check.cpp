@@ -3,6 +3,8 @@
 // Built with AddressSanitizer and UBSan (or ThreadSanitizer) it finds what a comparison cannot. It needs neither
 // Python nor torch. `check full` runs the whole grid.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #include "../native/attention.h"
 #include "../native/linear.h"
 #include "../native/pool.h"
+#include "../native/stalls.h"
 
 using namespace graftlm;
 
@@ -210,10 +213,13 @@ static void check_attention(int kv_heads, int group, int head_size, int block_si
       output, expected, 2e-5);
 }
 
+#include "check_pool.h"
 #include "check_ranks.h"
 
 int main(int argc, char** argv) {
   const bool full = argc > 1 && std::string(argv[1]) == "full";
+  check_stalls();
+  check_pool();
   set_num_threads(3);
   for (const char* name : {"generic", "avx2", "avx512"}) {
     try {
