@@ -88,3 +88,21 @@ def test_an_order_that_names_the_plugin_itself_is_refused(installed, ask, name):
     assert row["state"] == "refused"
     assert f"graftlm_plugin.toml, [plugin.ops] before = [{name!r}] names the plugin itself" in row["reason"]
     assert done.returncode == 1 and "names the plugin itself; name another plugin" in done.stderr
+
+
+def test_a_package_that_only_vllm_would_read_is_noted(installed, ask):
+    """Its author is told which groups count, also where a flag names the plugin; vLLM itself is no surprise."""
+    for name in ("acme-vllm", "vllm", "acme-both"):
+        groups = {"general_plugins": {"mine": "acme_both:f"}} if name == "acme-both" else {}
+        installed.write(name, entry_points=groups, files={f"{name.replace('-', '_')}.py": "def f(): ...\n"})
+        entries = installed.folder / f"{name.replace('-', '_')}-1.0.dist-info" / "entry_points.txt"
+        entries.write_text(entries.read_text() + "[vllm.general_plugins]\nacme_ops = acme_vllm:f\n")
+    said = "acme-vllm 1.0 publishes vllm.general_plugins; graftlm reads graftlm.*: see docs/plugins/from-vllm.md"
+    _, told, _ = ask("list")
+    text = run_graftlm("plugins", "list", env=installed.environment).stdout
+    code, refused, errors = ask("list", "--enable-plugin", "acme_ops")
+
+    assert told["foreign"] == [said]
+    assert text.splitlines()[-1] == f"note: {said}"
+    assert code == 1 and refused["foreign"] == [said]
+    assert "no installed plugin is called 'acme_ops'" in errors and said in errors

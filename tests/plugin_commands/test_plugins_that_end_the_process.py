@@ -76,6 +76,27 @@ def test_a_process_that_a_plugin_forks_ends_as_it_likes(installed, ask):
     assert row["state"] == "active", (row, errors)
 
 
+FORKING = """
+    import os
+
+    def target():
+        if os.fork() == 0:
+            {in_the_child}
+"""
+
+
+@pytest.mark.parametrize("in_the_child", ["return None", "raise RuntimeError('lost')"], ids=["returns", "raises"])
+def test_a_process_that_a_plugin_forks_does_not_come_back(installed, tiny_llama, in_the_child):
+    """It would be a second engine on the same sockets: it ends where the call ends, by name, in every process."""
+    env = write_plugin(installed, FORKING.format(in_the_child=in_the_child))
+    done = run_graftlm("run", str(tiny_llama), "-p", "hello", "--max-tokens", "2", env=env)
+
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "plugin_forked 'leaver' of leaver-pkg 1.0" in line]
+    assert len(said) == 2, "one of the front end, one of the engine core"
+    assert all("came back from the call and ends here" in line for line in said)
+
+
 def test_a_crash_shows_whose_code_it_was(installed):
     """Nothing can be done about native code; the stack that is printed holds the plugin's file."""
     env = write_plugin(installed, "import ctypes\ndef target():\n    ctypes.string_at(0)\n")

@@ -124,6 +124,9 @@ def test_slips_in_a_manifest_refuse_the_plugin(site) -> None:
     ("manifest", "says"),
     [
         ("apis = '1'", "there is no key 'apis'; did you mean 'api'?"),
+        ("api_version = '1'", "there is no key 'api_version'; did you mean 'api'?"),
+        ("roles = ['worker']", "there is no key 'roles'; it stands in a table [plugin.NAME]"),
+        ("befor = ['a']", "there is no key 'befor'; did you mean 'before'? It stands in a table [plugin.NAME]"),
         ("colour = 1", "there is no key 'colour'; it may have api, plugin, choices, settings"),
         ("api = 1", "api = 1 is an int; write a range, such as '>=1.0,<2'"),
         ("plugin = 3", "plugin = 3 is an int; write a table, [plugin.NAME]"),

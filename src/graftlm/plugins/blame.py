@@ -6,8 +6,10 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
+import os
 import signal
 from collections.abc import Iterator
+from typing import NoReturn
 
 from graftlm.plugins.errors import PluginExits, PluginRaises
 from graftlm.plugins.plugin import Plugin
@@ -47,6 +49,11 @@ class Call:
         )
 
 
+logger = logging.getLogger(__name__)
+
+#: Exit code of a process that plugin code forked and let return into the engine's code.
+EXIT_STRAY = 70
+
 _call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("graftlm_plugin_call", default=None)
 
 
@@ -59,9 +66,10 @@ def current_call() -> Call | None:
 def calling(plugin: Plugin | str, hook: str, *, replay: bool = False) -> Iterator[None]:
     """Add a note with plugin, distribution, version, hook and process to any exception of the block.
 
-    The engine's own plugins get no note: their traceback says enough.
+    The engine's own plugins get no note: their traceback says enough. A process that the block forked does not
+    leave it: it would go on as a second engine, on the same sockets.
     """
-    call = Call(plugin, hook, replay)
+    call, pid = Call(plugin, hook, replay), os.getpid()
     token = _call.set(call)
     try:
         try:
@@ -79,7 +87,20 @@ def calling(plugin: Plugin | str, hook: str, *, replay: bool = False) -> Iterato
             error.add_note(note)
         raise
     finally:
+        if os.getpid() != pid:
+            _end_stray(call, pid)
         _call.reset(token)
+
+
+def _end_stray(call: Call, parent: int) -> NoReturn:
+    """End this process, which plugin code forked, before it can act in the place of `parent`."""
+    plugin = call.known()
+    logger.error(
+        "plugin_forked %s, hook %s: process %d, forked there from %d, came back from the call and ends here; "
+        "end a forked process with os._exit, or start programs with subprocess",
+        plugin.description if plugin is not None else call.label, call.hook, os.getpid(), parent,
+    )  # fmt: skip
+    os._exit(EXIT_STRAY)
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,23 @@ class UnknownGroup(msgspec.Struct, frozen=True):
         return f"no extension point has the group {self.group!r}" + (f"; {self.hint}" if self.hint else "")
 
 
+class Foreign(msgspec.Struct, frozen=True):
+    """A distribution that publishes plugins for vLLM, and none for this engine."""
+
+    distribution: str
+    version: str
+    groups: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """Why nothing of it takes part, and where its author reads on."""
+        return (
+            f"{self.distribution} {self.version} publishes {', '.join(self.groups)}; graftlm reads graftlm.*: see "
+            "docs/plugins/from-vllm.md"
+        )
+
+
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """Everything found, in a fixed order: by point, distribution and name."""
 
@@ -67,6 +84,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """Distribution → flag → names that its code says it will register."""
     shadows: tuple[Shadow, ...] = ()
     unknown_groups: tuple[UnknownGroup, ...] = ()
+    foreign: tuple[Foreign, ...] = ()
     notes: dict[str, list[str]] = {}
     """Identity of a plugin → what is odd about it, and no error."""
     searched: int = 0
@@ -89,8 +107,10 @@ def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
     choices: dict[str, dict[str, list[str]]] = {}
     shadows: list[Shadow] = []
     unknown: list[UnknownGroup] = []
+    foreign: list[Foreign] = []
     for key in sorted(copies):
         if not any(copy.entries for copy in copies[key]):
+            foreign.extend(_foreign(copies[key]))
             continue
         used, *others = _distinct(copies[key])
         shadows.extend(_shadow(used, other) for other in others)
@@ -108,6 +128,7 @@ def discover(points: Iterable[ExtensionPoint[Any]]) -> Discovery:
         choices=choices,
         shadows=tuple(shadows),
         unknown_groups=tuple(unknown),
+        foreign=tuple(foreign),
         notes=unbound_names(plugins),
         searched=searched,
         ms=(time.perf_counter() - started) * 1000,
@@ -121,6 +142,14 @@ def _distinct(copies: list[Installed]) -> list[Installed]:
     for copy in ordered:
         seen.setdefault(copy.location.resolve(), copy)
     return list(seen.values())
+
+
+def _foreign(copies: list[Installed]) -> Iterator[Foreign]:
+    """Yield what a distribution without plugins of ours has for vLLM; vLLM's own are nobody's surprise."""
+    used = next((copy for copy in copies if copy.foreign), None)
+    if used is not None and used.key != "vllm":
+        groups, names = {e.group for e in used.foreign}, {e.name for e in used.foreign}
+        yield Foreign(used.name, used.version, tuple(sorted(groups)), tuple(sorted(names)))
 
 
 def _shadow(used: Installed, other: Installed) -> Shadow:

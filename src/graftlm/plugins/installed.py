@@ -15,6 +15,9 @@ from graftlm.plugins.points import GROUP_PREFIX
 
 _ENTRY_POINTS = "entry_points.txt"
 
+#: Groups of an engine whose plugin authors may expect us to read them.
+_FOREIGN_PREFIX = "vllm."
+
 #: What reading metadata raises where it is damaged, in all versions of Python.
 _DAMAGE = (ValueError, TypeError, LookupError, OSError)
 
@@ -28,6 +31,8 @@ class Installed:
         self.order = order
         self.location = Path(str(path)) if path is not None else Path(str(dist.locate_file("")))
         self._unreadable = ""
+        self.foreign: tuple[metadata.EntryPoint, ...] = ()
+        """What it publishes for vLLM, which takes no part here."""
         self.entries = self._read_entries()
         stem, _, suffix = self.location.name.rpartition(".")
         self.is_egg = suffix != "dist-info"
@@ -54,7 +59,9 @@ class Installed:
     def _read_entries(self) -> list[metadata.EntryPoint]:
         try:
             text = self._dist.read_text(_ENTRY_POINTS) or ""
-            found = self._dist.entry_points if GROUP_PREFIX in text else ()
+            ours, foreign = GROUP_PREFIX in text, _FOREIGN_PREFIX in text
+            found = self._dist.entry_points if ours or foreign else ()
+            self.foreign = tuple(e for e in found if e.group.startswith(_FOREIGN_PREFIX))
             return [entry for entry in found if entry.group.startswith(GROUP_PREFIX)]
         except _DAMAGE as error:
             problem = error if isinstance(error, (UnicodeError, OSError)) else "a line is not NAME = VALUE"

@@ -6,11 +6,12 @@ It checks the shape only, before anything is read from it; it decides nothing.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from graftlm.plugins.points import Role
-from graftlm.plugins.spelling import kind_of, nearest
+from graftlm.plugins.spelling import kind_of, nearest, nearest_names
 
 #: What a setting's `type` may be, and how a value of it is written.
 SETTING_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
@@ -59,7 +60,22 @@ def _problems(raw: Mapping[str, Any]) -> Iterator[str]:
 def _unknown(table: Mapping[str, Any], keys: Iterable[str], *, place: str) -> Iterator[str]:
     for key in table:
         if key not in keys:
-            yield f"{place}there is no key {key!r}; {nearest(key, keys) or 'it may have ' + ', '.join(keys)}"
+            cure = _misplaced(key) if not place else ""
+            cure = cure or nearest(key, keys) or f"it may have {', '.join(keys)}"
+            yield f"{place}there is no key {key!r}; {cure}"
+
+
+def _misplaced(key: str) -> str:
+    """Say which table a key of the top level belongs into, also one that is nearly a key of it, or ""."""
+    words = re.split(r"[^a-z0-9]+", key.lower())
+    if same := [name for name in _TOP if name in words]:  # api_version
+        return f"did you mean {same[0]!r}?"
+    homes = {inner: name for name, keys in _TABLES.items() for inner in keys}
+    near = nearest_names(key, (*_TOP, *homes), most=1)
+    if not near or near[0] in _TOP:
+        return ""
+    wished = "it stands" if near[0] == key else f"did you mean {near[0]!r}? It stands"
+    return f"{wished} in a table [{homes[near[0]]}.NAME]"
 
 
 def _plugin_table(place: str, table: Mapping[str, Any]) -> Iterator[str]:

@@ -129,6 +129,8 @@ def _spellings(discovery: Discovery, point: str) -> list[str]:
 
 def _hint(name: str, discovery: Discovery) -> str:
     """Say what may be why nothing is called `name`: first of all an unknown group with that very name in it."""
+    if elsewhere := next((f for f in discovery.foreign if name in (*f.names, f.distribution)), None):
+        return f"{elsewhere.reason}."
     meant = [s for s in discovery.unknown_groups if name in (entry for entry, _ in s.entries)]
     shadow = next((s for s in discovery.shadows if s.differs), None)
     if shadow is not None and not meant:

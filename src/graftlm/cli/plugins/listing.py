@@ -22,6 +22,7 @@ from graftlm.plugins.discovery import discover
 from graftlm.plugins.errors import PluginError
 
 if TYPE_CHECKING:
+    from graftlm.plugins.discovery import Discovery
     from graftlm.plugins.host import PluginHost
     from graftlm.processes.shutdown import ShutdownRequest
 
@@ -43,9 +44,12 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         return 0
     selection, words = started
     host, error = try_to_start(selection)
+    discovery = host.discovery if host is not None else None
+    discovery = discovery or discover(ALL_POINTS)
     description: dict[str, Any] = (
-        host.describe() if host is not None else {"plan": None, "plugins": found_plugins()}
+        host.describe() if host is not None else {"plan": None, "plugins": found_plugins(discovery)}
     )
+    description["foreign"] = [foreign.reason for foreign in discovery.foreign]
     if error is not None:
         description["error"] = str(error)
     if words.json:
@@ -53,6 +57,8 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     else:
         print_table(COLUMNS, description["plugins"])
         print_notes(description["plugins"])
+        for reason in description["foreign"]:
+            print(f"note: {reason}")
     if error is not None:
         raise error
     return 0
@@ -89,9 +95,9 @@ def _stdout_to_stderr() -> Iterator[None]:
             os.close(kept)
 
 
-def found_plugins() -> list[dict[str, Any]]:
+def found_plugins(discovery: Discovery | None = None) -> list[dict[str, Any]]:
     """List what is installed where nothing could be decided; the error that follows says why."""
-    discovery = discover(ALL_POINTS)
+    discovery = discovery or discover(ALL_POINTS)
     return slips(discovery) + [
         {"point": p.point, "name": p.name, "distribution": p.distribution, "version": p.version,
          "state": "refused" if p.refused else "undecided", "reason": p.refused or "the start is refused",
