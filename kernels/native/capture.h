@@ -12,11 +12,13 @@
 
 namespace graftlm {
 
-// Addresses, and the block table's row stride behind them, that differ from step to step.
+// What differs from step to step: addresses, the block table's row stride, and among how many requests (0: as it was
+// said in the call) the step's tokens are shared.
 constexpr int kStepInputs = 6;
 struct StepInputs {
   std::array<uintptr_t, kStepInputs> addresses{};
   int64_t table_stride = 0;
+  int64_t requests = 0;
 };
 
 class CapturedStep {

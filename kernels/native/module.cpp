@@ -167,7 +167,8 @@ class AttentionLayer {
       const AttentionJob job{geometry(cache, cache_type, block_size), rotation(positions.in<int64_t>(inputs)),
           pointer<void>(query), query_stride, pointer<void>(output), output_stride, dtype(type),
           num_heads_ / num_kv_heads_, scale_, table.in<int32_t>(inputs), stride, nullptr};
-      graftlm::attend(job, {query_start.in<int32_t>(inputs), seq_lens.in<int32_t>(inputs), requests});
+      graftlm::attend(job, {query_start.in<int32_t>(inputs), seq_lens.in<int32_t>(inputs),
+                                   inputs.requests ? inputs.requests : requests});
     });
   }
 
@@ -235,15 +236,15 @@ NB_MODULE(_native, m) {
   nb::class_<CapturedStep>(m, "CapturedStep")
       .def("__init__",
           [](CapturedStep* self, Address ids, Address positions, Address slots, Address query_start, Address seq_lens,
-              Address table, int64_t table_stride) {
-            new (self) CapturedStep({{ids, positions, slots, query_start, seq_lens, table}, table_stride});
+              Address table, int64_t table_stride, int64_t requests) {
+            new (self) CapturedStep({{ids, positions, slots, query_start, seq_lens, table}, table_stride, requests});
           })
       .def("begin", &CapturedStep::begin, "Keep the calls that this thread makes until `end`.")
       .def("end", &CapturedStep::end)
       .def("__len__", &CapturedStep::size)
       .def("run",
           [](const CapturedStep& self, Address ids, Address positions, Address slots, Address query_start,
-              Address seq_lens, Address table, int64_t table_stride) {
-            self.run({{ids, positions, slots, query_start, seq_lens, table}, table_stride});
+              Address seq_lens, Address table, int64_t table_stride, int64_t requests) {
+            self.run({{ids, positions, slots, query_start, seq_lens, table}, table_stride, requests});
           }, NoGil());
 }

@@ -13,6 +13,7 @@ import pytest
 import torch
 from capture_runs import capture_of, make_engine, never_keep, requests
 from graftlm_kernels.arena import Arena
+from graftlm_kernels.capture import MAX_TOKENS_WITH_PROMPTS
 
 from graftlm.plugins.current import find_host, hold_host
 
@@ -37,6 +38,36 @@ def test_kept_steps_give_the_model_s_tokens(tiny_llama):
     assert set(steps) == {1, 2, 3, 4}
     assert all(step.is_proven and step.num_native > 10 and not step.splits for step in steps.values())
     assert not capture_of(engine, greedy=False).steps, "nobody asked for anything but the best tokens"
+
+
+def test_small_steps_with_prompts_are_kept_too(tiny_llama):
+    """The same number of tokens, shared among requests in ever other ways: a chunk beside one stream, then two."""
+    options: dict[str, Any] = {"max_num_batched_tokens": 12, "enable_prefix_caching": False}
+    engine = make_engine(tiny_llama, **options)
+    expected = never_keep(make_engine(tiny_llama, **options)).outputs(requests())
+
+    for _ in range(3):
+        assert engine.outputs(requests()) == expected
+    capture = capture_of(engine, greedy=False)
+    assert not capture.steps, "decodes are those of the greedy step"
+    assert capture.steps_with_prompts[12].is_proven
+    shared = {
+        tuple(sorted(plan.num_scheduled_tokens.values()))
+        for plan in engine.plans
+        if sum(plan.num_scheduled_tokens.values()) == 12
+    }
+    assert len(shared) > 2, shared
+
+
+def test_large_steps_with_prompts_are_left_to_the_model(tiny_llama):
+    """Their calls cost little beside their work, and hardly two are alike."""
+    engine = make_engine(
+        tiny_llama, max_num_batched_tokens=MAX_TOKENS_WITH_PROMPTS + 1, enable_prefix_caching=False
+    )
+    for _ in range(3):
+        engine.outputs(requests())
+    assert max(capture_of(engine, greedy=False).steps_with_prompts, default=0) <= MAX_TOKENS_WITH_PROMPTS
+    assert any(sum(p.num_scheduled_tokens.values()) > MAX_TOKENS_WITH_PROMPTS for p in engine.plans)
 
 
 def test_a_size_that_comes_twice_is_not_kept(tiny_llama):

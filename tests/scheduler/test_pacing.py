@@ -51,6 +51,29 @@ def test_streams_wait_no_longer_than_asked_for_while_long_prompts_arrive(num_str
     assert all(simulation.streams[f"prompt-{i}"].moments_s for i in range(3))
 
 
+def test_thin_chunks_find_out_that_two_tokens_cost_less_than_twice_one() -> None:
+    """One token costs 2.5 ms of the 3.9 that are planned, two cost 3.4: prompts get two, and the bound holds."""
+    costs = Costs(row_ms=2.5, token_ms=0.9, prefill_step_ms=1.6, context_tokens=10**6)
+    simulation = decoding_while_prompts_arrive(1.5, num_streams=1, costs=costs, every_s=10.0)
+
+    chunks = [plan.num_scheduled_tokens.get("prompt-1", 0) for plan in simulation.plans]
+    thin = [chunk for chunk in chunks if 0 < chunk < 100]
+    assert sum(thin) / len(thin) > 1.7
+    assert p99(waits_while_prompts_are_there(simulation)) <= 1.5 * usual_wait_s(simulation)
+
+
+def test_bounded_steps_come_in_few_sizes() -> None:
+    """Where a chunk has four tokens or more, the step's tokens are a multiple of four."""
+    simulation = decoding_while_prompts_arrive(None)
+
+    totals = [
+        sum(plan.num_scheduled_tokens.values())
+        for plan in simulation.plans
+        if 4 <= max(plan.num_scheduled_tokens.values()) < 100
+    ]
+    assert sum(total % 4 == 0 for total in totals) > 0.95 * len(totals), "but for a prompt's last chunk"
+
+
 def test_streams_wait_at_most_three_times_as_long_as_usual_by_default() -> None:
     """Without a wish the bound is three times, and the prompts' first tokens come sooner than with a tight one."""
     loose, tight = decoding_while_prompts_arrive(None), decoding_while_prompts_arrive(1.5)

@@ -1,4 +1,4 @@
-"""Decode steps as few native calls: what a step does is kept once per number of tokens, then run again.
+"""Small steps as few native calls: what a step does is kept once per number of tokens, then run again.
 
 The model's own code makes the calls that are kept, and a kept step must give the model's own result, bit for bit,
 before it is used. Between ranks every such decision is made together, since each rank must take part in the same
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: In larger steps the calls themselves cost little beside their work.
 MAX_TOKENS = 64
+#: Of prompts only thin chunks come in the same sizes again and again, beside streams that must not wait.
+MAX_TOKENS_WITH_PROMPTS = 24
 #: Keeping a step and proving it costs three others, so a size is kept when it comes for this time: batches pass
 #: through most sizes only once, as their streams begin and end.
 KEPT_FROM_SIGHTING = 3
@@ -60,9 +62,11 @@ class StepCapture:
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
         self.arena = Arena(MAX_TOKENS)
+        #: By number of tokens. A step with prompts is proven for itself, though its calls are those of decodes.
         self.steps: dict[int, KeptStep] = {}
+        self.steps_with_prompts: dict[int, KeptStep] = {}
         #: How often each size has come that is not kept: on every rank the same.
-        self._sightings = Counter[int]()
+        self._sightings = Counter[tuple[int, bool]]()
         #: Modules that are not the engine's own: their code runs in every step.
         self.others, obstacle = modules_of_others(model)
         #: Why this rank leaves steps to the model.
@@ -80,22 +84,23 @@ class StepCapture:
     def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor, context: ForwardContext) -> Any:
         metadata = context.attention
         tokens = metadata.num_tokens
-        is_decode = metadata.max_query_len == 1 and tokens == metadata.num_requests
-        if self.is_given_up or not is_decode or tokens > MAX_TOKENS:
+        is_decode = tokens == metadata.num_requests
+        if self.is_given_up or tokens > (MAX_TOKENS if is_decode else MAX_TOKENS_WITH_PROMPTS):
             return self.model(input_ids, positions, context)
-        _, query_start, seq_lens, table, stride = metadata.backend.step
+        requests, query_start, seq_lens, table, stride = metadata.backend.step
         slots = metadata.backend.slots
-        where = (input_ids.data_ptr(), positions.data_ptr(), slots, query_start, seq_lens, table, stride)
+        where = (input_ids.data_ptr(), positions.data_ptr(), slots, query_start, seq_lens, table, stride, requests)
         arguments = (input_ids, positions, context)
-        step = self.steps.get(tokens)
+        steps = self.steps if is_decode else self.steps_with_prompts
+        step = steps.get(tokens)
         if self.obstacle is None and self._is_changed():
             self.obstacle = "a module has a hook or another KV cache"
         # What follows makes the same number of passes on all ranks, whatever one of them has met.
         if step is None:
-            self._sightings[tokens] += 1
-            if self._sightings[tokens] < KEPT_FROM_SIGHTING:
+            self._sightings[tokens, is_decode] += 1
+            if self._sightings[tokens, is_decode] < KEPT_FROM_SIGHTING:
                 return self.model(*arguments)
-            return self._first(where, tokens, *arguments)
+            return self._first(steps, where, *arguments)
         if not step.is_proven:
             return self._second(step, where, *arguments)
         if self.obstacle is not None:
@@ -121,9 +126,15 @@ class StepCapture:
         return any(layer.kv_cache is not cache for layer, cache in self._caches)
 
     def _first(
-        self, where: Where, tokens: int, input_ids: torch.Tensor, positions: torch.Tensor, context: ForwardContext
+        self,
+        steps: dict[int, KeptStep],
+        where: Where,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        context: ForwardContext,
     ) -> Any:
-        """Let the model compute the step, and keep what it does."""
+        """Let the model compute the step, and keep what it does among `steps`."""
+        tokens = input_ids.size(0)
         if self.obstacle is not None:
             outputs = self.model(input_ids, positions, context)
             self._agree(False)
@@ -138,10 +149,11 @@ class StepCapture:
         ):
             self.obstacle = "a result is no kernel's"
         if self._agree(self.obstacle is None):
-            self.steps[tokens] = KeptStep(recording, outputs, inputs)  # type: ignore[arg-type]
+            steps[tokens] = KeptStep(recording, outputs, inputs)  # type: ignore[arg-type]
             logger.debug(
-                "step kept tokens=%d native_calls=%d splits=%s", tokens, recording.num_native, recording.splits
-            )
+                "step kept tokens=%d requests=%d native_calls=%d splits=%s",
+                tokens, context.attention.num_requests, recording.num_native, recording.splits,
+            )  # fmt: skip
         return outputs
 
     def _second(self, step: KeptStep, where: Where, *arguments: Any) -> Any:
@@ -169,6 +181,7 @@ class StepCapture:
             self.obstacle = self.obstacle or "another rank cannot keep steps"
             self.is_given_up = True
             self.steps.clear()
+            self.steps_with_prompts.clear()
             logger.debug("steps are not kept: %s", self.obstacle)
         return fine
 

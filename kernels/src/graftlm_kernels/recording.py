@@ -1,4 +1,4 @@
-"""Records one decode step as parts that can be run again: native calls together, and between them what is none.
+"""Records one step as parts that can be run again: native calls together, and between them what is none.
 
 What torch itself computes, and modules of others, split the native calls: they run again from Python, over the same
 memory. It knows no model, and it does not decide whether a record is to be trusted.
@@ -19,7 +19,8 @@ from graftlm_kernels.arena import Arena
 if TYPE_CHECKING:
     from graftlm.contracts.attention import ForwardContext
 
-#: Where a step's inputs lie: ids, positions, slots, query starts, sequence lengths, block table, its row stride.
+#: Where a step's inputs lie: ids, positions, slots, query starts, sequence lengths, block table, its row stride;
+#: and the number of requests.
 Where = tuple[int, ...]
 Part = Callable[[Where, "ForwardContext"], None]
 

@@ -18,12 +18,16 @@ DEFAULT_ITL_SLO = 3.0
 SETTLED_TOKENS = 4
 
 #: Share of the allowed delay that is planned for; the rest is for what no prediction knows.
-_PLANNED_SHARE = 0.75
+#: A chunk of a few tokens, rounded up, may come nearer.
+_PLANNED_SHARE, _LARGEST_SHARE = 0.75, 0.9
 #: After this many steps with a bounded chunk one goes without, so that the usual decode time is known anew. Sooner
 #: when a single token is too much, as it seems on a machine that has become slower.
 _REMEASURE_AFTER, _REMEASURE_SOON_AFTER = 32, 8
 #: Most steps in a row that go without a prefill in order to measure.
 _MOST_MEASURING = 8
+#: A bounded step has a multiple of so many tokens where that leaves it a prefill: a worker may keep ready what it
+#: meets again in the same size.
+_STEP_GRAIN = 4
 
 
 @dataclasses.dataclass(slots=True)
@@ -56,6 +60,7 @@ class PrefillPacing:
         self._num_bounded = 0
         self._remeasure_after = _REMEASURE_AFTER
         self._num_measuring = 0
+        self._owed_tokens = 0.0  # what thin chunks have lost to rounding
 
     def begin_step(self, step_id: int, running: Sequence[Request], *, num_waiting: int, budget: int) -> int:
         """Return how many prefill tokens the step may carry, at most `budget`.
@@ -92,7 +97,16 @@ class PrefillPacing:
             return 1
         allowed_s = _PLANNED_SHARE * (self.itl_slo - 1.0) * usual_s
         self._remeasure_after = _REMEASURE_AFTER if token_s <= allowed_s else _REMEASURE_SOON_AFTER
-        return max(1, min(budget, int(allowed_s / token_s)))
+        tokens = allowed_s / token_s
+        if tokens < _STEP_GRAIN:
+            # A step costs a little whatever its chunk, so a slightly larger one now and then shows that two tokens
+            # cost less than twice one.
+            most = int(tokens * _LARGEST_SHARE / _PLANNED_SHARE)
+            limit = max(1, min(budget, most, int(tokens + self._owed_tokens)))
+            self._owed_tokens = min(1.0, max(0.0, tokens + self._owed_tokens - limit))
+            return limit
+        limit = min(budget, int(tokens))
+        return max(1, limit - (num_rows + limit) % _STEP_GRAIN)
 
     def count_tokens(self, request: Request, count: int) -> None:
         """Note that the step computes `count` more tokens of a request."""
