@@ -7,9 +7,11 @@ import torch
 
 from graftlm.config.engine_config import AttentionConfig, CacheConfig, EngineConfig
 from graftlm.contracts.attention import AttentionMetadata, ForwardContext
+from graftlm.contracts.platform import AttentionQuestion
 from graftlm.layers import Attention, get_rope
 from graftlm.layers import attention as attention_module
 from graftlm.layers.attention import NoKVCache
+from graftlm.ops.attention.selector import InvalidAttentionBackend
 from graftlm.ops.attention.torch_paged import TorchPagedAttention
 from graftlm.ops.build import NoBuild, building
 
@@ -43,6 +45,44 @@ def test_the_question_holds_what_a_backend_must_know(questions: list[tuple[objec
     assert layer.backend_cls is TorchPagedAttention and layer.kv_cache_dtype == "bfloat16"
     with pytest.raises(NoBuild, match=r"Attention model\.attn"):
         Attention(4, 16, 0.25, prefix="model.attn")
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "asked", "expected"),
+    [
+        ("gguf", torch.float32, "auto", "float16"),
+        ("gguf", torch.float32, "float32", "float32"),
+        ("gguf", torch.bfloat16, "auto", "bfloat16"),
+        (None, torch.float32, "auto", "float32"),
+    ],
+)
+def test_the_cache_beside_quantized_weights_has_16_bits(
+    questions: list[tuple[object, object]], quantization: str | None, dtype: torch.dtype, asked: str, expected: str
+) -> None:
+    """Unless another format was asked for, or the model computes in 16 bits itself."""
+    config = EngineConfig(cache=CacheConfig(kv_cache_dtype=asked))
+    config.model.quantization = quantization
+    with building(config, dtype=dtype, device=torch.device("cpu")):
+        assert Attention(4, 16, 0.25, 2).kv_cache_dtype == expected
+    assert [question.kv_cache_dtype for question, _ in questions] == [expected]  # type: ignore[attr-defined]
+
+
+def test_a_backend_without_a_16_bit_cache_gets_one_as_the_model_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses float16, and is asked again: a default of ours does not keep it from serving."""
+    refused: list[str] = []
+
+    def answer(question: AttentionQuestion, selected: object) -> type[TorchPagedAttention]:
+        if question.kv_cache_dtype != "float32":
+            refused.append(question.kv_cache_dtype)
+            raise InvalidAttentionBackend("cpu", problem="float32 only", question=question)
+        return TorchPagedAttention
+
+    monkeypatch.setattr(attention_module, "get_attn_backend", answer)
+    config = EngineConfig()
+    config.model.quantization = "gguf"
+    with building(config, dtype=torch.float32, device=torch.device("cpu")):
+        assert Attention(4, 16, 0.25, 2).kv_cache_dtype == "float32"
+    assert refused == ["float16"]
 
 
 def test_rotation_inside_the_layer_equals_rotation_before_it(questions: list[tuple[object, object]]) -> None:

@@ -69,7 +69,7 @@ def test_greedy_tokens_are_those_of_the_dequantized_weights(
 ) -> None:
     """Prefill in batches, decoding side by side, kept steps among them."""
     path = models[model]
-    engine = Engine(path, quantization=method)
+    engine = Engine(path, quantization=method, kv_cache_dtype="float32")
 
     outputs = engine.outputs([greedy(f"r{i}", prompt) for i, prompt in enumerate(PROMPTS)])
 

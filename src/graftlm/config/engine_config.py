@@ -100,7 +100,8 @@ class CacheConfig(Section):
         help="Largest share of the device's free memory that the KV cache may take.",
     )  # fmt: skip
     kv_cache_dtype: str = option(
-        "auto", help="Number format of the KV cache; auto: as the model computes.",
+        "auto",
+        help="Number format of the KV cache; auto: float16 beside quantized weights, else as the model computes.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )  # fmt: skip
     enable_prefix_caching: bool = option(True, help="Reuse the KV cache of equal prefixes.")
@@ -218,6 +219,11 @@ class ObservabilityConfig(Section):
     )
     log_format: str = option("text", help="Log lines as text or as JSON.", choices=("text", "json"))
     disable_log_stats: bool = option(False, help="Do not log throughput every ten seconds.")
+    time_plugin_calls: bool = option(
+        False,
+        help="Time each call into a plugin's code, and write what it took into the ledger at the end; serving is "
+        "slower. `graftlm bench plugins` uses it.",
+    )
 
 
 class Change(msgspec.Struct, frozen=True):

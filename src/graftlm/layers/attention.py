@@ -5,14 +5,17 @@ It does not know how the cache is laid out or how attention is computed.
 
 from __future__ import annotations
 
+import contextlib
 from typing import cast
 
+import msgspec
 import torch
 
-from graftlm.contracts.attention import ForwardContext
+from graftlm.config.engine_config import EngineConfig
+from graftlm.contracts.attention import AttentionBackend, ForwardContext
 from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.platform import AttentionQuestion
-from graftlm.ops.attention.selector import get_attn_backend
+from graftlm.ops.attention.selector import InvalidAttentionBackend, get_attn_backend
 from graftlm.ops.build import NoBuild, find_build
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.pluggable import PluggableLayer
@@ -23,6 +26,19 @@ class NoKVCache(RuntimeError):
 
     def __init__(self, layer: str) -> None:
         super().__init__(f"{layer} has no KV cache; Worker.initialize_kv_cache must bind one before the first step")
+
+
+def _choose_backend(question: AttentionQuestion, config: EngineConfig) -> tuple[str, type[AttentionBackend]]:
+    """Return the cache's number format and the backend.
+
+    Quantized weights have lost more than 16-bit keys and values do: left to us, theirs are float16 where possible.
+    """
+    selected = config.attention.attention_backend
+    if config.cache.kv_cache_dtype == "auto" and config.model.quantization and question.dtype == "float32":
+        shorter = msgspec.structs.replace(question, kv_cache_dtype="float16")
+        with contextlib.suppress(InvalidAttentionBackend):
+            return "float16", get_attn_backend(shorter, selected)
+    return question.kv_cache_dtype, get_attn_backend(question, selected)
 
 
 class Attention(PluggableLayer):
@@ -58,17 +74,16 @@ class Attention(PluggableLayer):
                 f"{self.prefix}: num_heads={num_heads} is no multiple of num_kv_heads={num_kv_heads}"
             )
         dtype = str(build.dtype).removeprefix("torch.")
-        self.kv_cache_dtype = dtype if cache.kv_cache_dtype == "auto" else cache.kv_cache_dtype
         question = AttentionQuestion(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
             head_size=head_size,
             dtype=dtype,
-            kv_cache_dtype=self.kv_cache_dtype,
+            kv_cache_dtype=dtype if cache.kv_cache_dtype == "auto" else cache.kv_cache_dtype,
             block_size=cache.block_size,
             sliding_window=sliding_window,
         )
-        self.backend_cls = get_attn_backend(question, build.config.attention.attention_backend)
+        self.kv_cache_dtype, self.backend_cls = _choose_backend(question, build.config)
         self.backend = self.backend_cls(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
