@@ -1,9 +1,10 @@
 """`python -m benchmarks.itl_slo`: how long streams wait for a token while long prompts arrive, and what that costs.
 
 Streams decode; after a moment alone, prompts arrive one every few seconds until the streams have ended, but never
-more than two wait. By default and with `--itl-slo`, two servers in turn, round by round. Shown are the usual wait
-(the median before the first prompt), p50 and p99 of all waits since then, the p99 as a multiple of both, and the
-prompts' time to first token.
+more than two wait. By default and with `--itl-slo`, two servers in turn, round by round. Since a token of a longer
+context takes longer, the usual wait for a stream's k-th token is the median of those around it in a round of streams
+without prompts. Shown are p50 and p99 of all waits since the first prompt, the p99 as a multiple of that p50, the p99
+of the waits as multiples of the usual ones, and the prompts' time to first token.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import statistics
 import time
 from typing import Any
 
@@ -26,8 +28,8 @@ from graftlm.contracts.errors import GraftlmError
 
 _EXTRA = {"temperature": 0, "ignore_eos": True}
 _VOCABULARY = 49_152
-#: Waits right after the start are not usual: streams still join.
-_SETTLING_S = 1.0
+#: So many tokens before and after one tell its usual wait.
+_AROUND = 10
 #: A machine that cannot keep up is not buried, so that a round ends.
 _MOST_UNANSWERED = 2
 
@@ -37,20 +39,42 @@ def prompts_of(count: int, *, input_len: int, output_len: int, seed: int) -> lis
     return like.make(count, seed=seed)
 
 
-async def one_round(url: str, options: argparse.Namespace, seed: int) -> dict[str, float]:
-    """Load a server and return its figures, times in milliseconds."""
-    client = ApiClient(url)
-    model = await client.first_model()
+class Client:
+    """Sends prompts to one server."""
 
-    async def send(prompt: Prompt) -> Exchange:
-        exchange = await client.stream("/completions", as_body(prompt, model=model, chat=False, extra=_EXTRA))
+    def __init__(self, url: str) -> None:
+        self._api = ApiClient(url)
+
+    async def send(self, prompt: Prompt) -> Exchange:
+        body = as_body(prompt, model=await self._api.first_model(), chat=False, extra=_EXTRA)
+        exchange = await self._api.stream("/completions", body)
         if exchange.error is not None:
             raise GraftlmError(f"a request failed: {exchange.error}")
         return exchange
 
+    def start_streams(self, options: argparse.Namespace, seed: int) -> list[asyncio.Task[Exchange]]:
+        prompts = prompts_of(options.streams, input_len=16, output_len=options.tokens, seed=seed)
+        return [asyncio.create_task(self.send(prompt)) for prompt in prompts]
+
+
+def waits_of(exchange: Exchange) -> list[tuple[float, float]]:
+    """Return each token but the first: when it came, and the milliseconds since the one before."""
+    return [(after, 1e3 * (after - before)) for before, after in itertools.pairwise(exchange.arrivals)]
+
+
+async def usual_waits(url: str, options: argparse.Namespace, seed: int) -> list[float]:
+    """Return the usual milliseconds before each token, of streams that nobody disturbs."""
+    done = await asyncio.gather(*Client(url).start_streams(options, seed))
+    by_place = list(zip(*([wait for _, wait in waits_of(exchange)] for exchange in done), strict=True))
+    around = [by_place[max(0, k - _AROUND) : k + _AROUND + 1] for k in range(len(by_place))]
+    return [statistics.median(itertools.chain.from_iterable(near)) for near in around]
+
+
+async def one_round(url: str, options: argparse.Namespace, seed: int, usual: list[float]) -> dict[str, float]:
+    """Load a server and return its figures, times in milliseconds."""
+    client = Client(url)
     start = time.perf_counter()
-    shape = {"input_len": 16, "output_len": options.tokens}
-    streams = [asyncio.create_task(send(p)) for p in prompts_of(options.streams, seed=seed, **shape)]
+    streams = client.start_streams(options, seed)
     newcomers: list[asyncio.Task[Exchange]] = []
     await asyncio.sleep(options.alone)
     first_prompt = time.perf_counter()
@@ -58,31 +82,31 @@ async def one_round(url: str, options: argparse.Namespace, seed: int) -> dict[st
         if any(task.done() for task in streams):
             break
         if sum(not task.done() for task in newcomers) < _MOST_UNANSWERED:
-            (prompt,) = prompts_of(1, input_len=options.prompt, output_len=8, seed=seed + 1 + number)
-            newcomers.append(asyncio.create_task(send(prompt)))
+            (prompt,) = prompts_of(1, input_len=options.prompt, output_len=8, seed=seed + 2 + number)
+            newcomers.append(asyncio.create_task(client.send(prompt)))
         await asyncio.wait(streams, timeout=options.every, return_when=asyncio.FIRST_COMPLETED)
     done = await asyncio.gather(*streams)
     last_stream = max(exchange.end for exchange in done)
     answered = await asyncio.gather(*newcomers)
 
-    waits = [
-        (after, 1e3 * (after - before))
+    beside = [
+        (wait, wait / usual[k])
         for exchange in done
-        for before, after in zip(exchange.arrivals, exchange.arrivals[1:], strict=False)
+        for k, (at, wait) in enumerate(waits_of(exchange))
+        if at >= first_prompt
     ]
-    alone = [wait for at, wait in waits if start + _SETTLING_S < at < first_prompt]
-    beside = [wait for at, wait in waits if at >= first_prompt]
-    if not alone or not beside:
+    if not beside:
         raise GraftlmError("the streams ended before a prompt came; use more --tokens or less --alone")
-    usual, middle, late = percentile(alone, 50), percentile(beside, 50), percentile(beside, 99)
+    waits = [wait for wait, _ in beside]
+    middle, late = percentile(waits, 50), percentile(waits, 99)
     first = [1e3 * e.time_to_first_token_s for e in answered]
     return {
-        "usual wait, ms": usual,
+        "usual wait, ms": statistics.median(usual),
         "ITL p50, ms": middle,
         "ITL p99, ms": late,
-        "ITL longest, ms": max(beside),
-        "ITL p99 / usual": late / usual,
+        "ITL longest, ms": max(waits),
         "ITL p99 / p50": late / middle,
+        "p99 of ITL / usual": percentile([multiple for _, multiple in beside], 99),
         "TTFT p50, ms": percentile(first, 50),
         "TTFT longest, ms": max(first),
         "prompts": len(answered),
@@ -102,7 +126,9 @@ def measure(options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
             urls[name] = server.url
         for turn in range(options.rounds + 1):
             for name in sorted(urls, reverse=bool(turn % 2)):
-                found = asyncio.run(one_round(urls[name], options, seed=1000 * turn))
+                seed = 1000 * turn
+                usual = asyncio.run(usual_waits(urls[name], options, seed))
+                found = asyncio.run(one_round(urls[name], options, seed + 1, usual))
                 print(f"{'warm-up' if turn == 0 else f'round {turn}'}, {name}: ", end="", flush=True)
                 print(" · ".join(f"{title} {value:.4g}" for title, value in found.items()), flush=True)
                 if turn:
