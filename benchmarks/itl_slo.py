@@ -1,10 +1,10 @@
 """`python -m benchmarks.itl_slo`: how long streams wait for a token while long prompts arrive, and what that costs.
 
-Streams decode; after a moment alone, prompts arrive one every few seconds until the streams have ended, but never
-more than two wait. By default and with `--itl-slo`, two servers in turn, round by round. Since a token of a longer
-context takes longer, the usual wait for a stream's k-th token is the median of those around it in a round of streams
-without prompts. Shown are p50 and p99 of all waits since the first prompt, the p99 as a multiple of that p50, the p99
-of the waits as multiples of the usual ones, and the prompts' time to first token.
+Streams decode; after a moment alone, prompts arrive one every few seconds until the streams have ended, but
+never more than two wait. By default and with `--itl-slo`, two servers in turn, round by round. Since a token of
+a longer context takes longer, the usual wait for a stream's k-th token is the median of those around it in a
+round of streams without prompts. Shown are p50 and p99 of all waits since the first prompt, the p99 as a
+multiple of that p50, the p99 of the waits as multiples of the usual ones, and the prompts' time to first token.
 """
 
 from __future__ import annotations
