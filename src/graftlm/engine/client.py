@@ -32,6 +32,7 @@ from graftlm.engine.messages import (
 from graftlm.engine.streams import Answers, Streams
 from graftlm.platforms.bootstrap import child_payload
 from graftlm.plugins import record
+from graftlm.plugins.call_times import time_listener
 from graftlm.processes.channel import FrameKind
 from graftlm.processes.failure import ChildFailed, Failure
 from graftlm.processes.liveness import is_running
@@ -188,6 +189,8 @@ class ProcessEngineClient:
             self._answers.close(call_id)
 
     def on_step(self, listener: Callable[[StepStats], None]) -> None:
+        if self.config.observability.time_plugin_calls:
+            listener = time_listener(listener, hook="EngineClient.on_step")
         self._step_listeners.append(listener)
 
     def on_death(self, listener: Callable[[str], None]) -> None:

@@ -10,6 +10,7 @@ from graftlm.contracts.errors import EngineDead
 from graftlm.contracts.executor import Executor, WorkerReport
 from graftlm.executor.worker_start import start_worker
 from graftlm.plugins import Role, current_host
+from graftlm.plugins.call_times import record_call_times
 from graftlm.processes.failure import Failure
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class UniExecutor(Executor):
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         self.worker.initialize_kv_cache(num_blocks)
+        if self.config.observability.time_plugin_calls:
+            from graftlm.executor.timed_worker import time_worker
+
+            time_worker(self.worker)
 
     def execute_step(self, plan: StepPlan) -> StepResult:
         try:
@@ -53,3 +58,4 @@ class UniExecutor(Executor):
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.shutdown()
+            record_call_times()

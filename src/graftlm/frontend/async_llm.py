@@ -21,6 +21,7 @@ from graftlm.frontend.request_builder import RequestBuilder
 from graftlm.frontend.request_clock import RequestClock
 from graftlm.frontend.stat_loggers import StatsHub, StatsListener, build_stats_hub
 from graftlm.frontend.text_assets import TextAssets, load_text_assets
+from graftlm.plugins.call_times import record_call_times
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -150,6 +151,7 @@ class AsyncLLM:
         self._closing = True
         await self.client.shutdown()
         await asyncio.to_thread(self.stats.close)
+        record_call_times()
 
     def _check_open(self, request_id: str) -> None:
         if self.client.dead is not None:

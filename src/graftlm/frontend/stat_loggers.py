@@ -20,6 +20,7 @@ from graftlm.contracts.points import STAT_LOGGER_PLUGINS
 from graftlm.contracts.stats import RequestStats, StatLogger, StepStats
 from graftlm.frontend.logging_stat_logger import LoggingStatLogger
 from graftlm.plugins import Plugin, calling, record
+from graftlm.plugins.call_times import timer_of
 from graftlm.plugins.spelling import error_text
 
 if TYPE_CHECKING:
@@ -80,6 +81,12 @@ class StatLoggerThread:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._logger.warning("stat_logger_stuck name=%s", self.name)
+
+    def time_calls(self) -> None:
+        """Time from now on what it costs whoever hands over, and its own code in its thread."""
+        timer_of(self.label, kind="stat logger", hook="handing over").replace(self, "put")
+        for hook in ("record", "log"):
+            timer_of(self.label, kind="stat logger", hook=hook).replace(self._stat_logger, hook)
 
     @property
     def label(self) -> str:
@@ -172,6 +179,8 @@ def build_stats_hub(config: EngineConfig, host: PluginHost | None) -> StatsHub:
         for plugin, target in host.load_all(STAT_LOGGER_PLUGINS):
             if (stat_logger := _build(plugin, target, config, host)) is not None:
                 loggers.append(StatLoggerThread(plugin.name, stat_logger, plugin=plugin))
+                if config.observability.time_plugin_calls:
+                    loggers[-1].time_calls()
                 record("stat_logger_loaded", plugin=plugin, cls=target)
     except BaseException:
         StatsHub(loggers).close()

@@ -143,10 +143,12 @@ class ServerProcess:
 class LaunchedServer(ServerProcess):
     """`graftlm serve` with these arguments, run by this interpreter: from a warm parent only with --preload."""
 
-    def __init__(self, arguments: Sequence[str], *, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout_s: float = 600.0
+    ) -> None:
         cold = [] if "--preload" in arguments else ["--no-preload"]
         words = ["graftlm", "serve", *arguments, *cold]
         super().__init__(
             lambda port: [sys.executable, "-m", *words, "--host=127.0.0.1", f"--port={port}"],
-            title=" ".join(words), timeout_s=timeout_s,
+            title=" ".join(words), environment=environment, timeout_s=timeout_s,
         )  # fmt: skip

@@ -1,5 +1,7 @@
 """Calls every op on its own example: as it is chosen, as each plugin would compute it, and as its reference.
 
+Attention backends and quantization methods follow, on cases of theirs.
+
     python -m graftlm.cli.bench.op_calls CALLS [SERVE OPTION …]
 
 It runs in a process of its own, which imports torch, and prints one line of JSON. The options that choose plugins
@@ -21,6 +23,7 @@ import torch
 
 import graftlm.layers
 import graftlm.ops.sampling
+from graftlm.cli.bench.backend_calls import attention_rows, quantization_rows
 from graftlm.cli.startup import start_plugins
 from graftlm.config.arguments import read_selection
 from graftlm.config.engine_config import EngineConfig
@@ -62,7 +65,19 @@ def main() -> None:
         rows = [measure(op, example, calls) for op, example in smallest_examples()]
     others = set(host.available(OP_IMPLEMENTATIONS)) - {row["method"] for row in rows}
     rows += not_chosen(others, config, calls)
-    print(json.dumps({"dispatch_ns": dispatch_ns, "calls": sorted(rows, key=lambda row: str(row["op"]))}))
+    with torch.inference_mode():
+        backends = list(attention_rows(calls, nanoseconds))
+        methods = list(quantization_rows(calls, nanoseconds))
+    print(
+        json.dumps(
+            {
+                "dispatch_ns": dispatch_ns,
+                "calls": sorted(rows, key=lambda row: str(row["op"])),
+                "attention": backends,
+                "quantization": methods,
+            }
+        )
+    )
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""`graftlm bench plugins`: what each installed plugin costs at start, in each process, and each op per call.
+"""`graftlm bench plugins`: what each installed plugin costs at start, in each process, and per call while serving.
 
-The first comes from the ledgers of a launched server, the second from a process of its own that calls ops on their
-own examples. It does not say who is right, only who takes how long.
+The first comes from the ledgers of a launched server, the second from one that times its plugins under a short
+load, and, for ops, attention backends and quantization methods, from a process of its own that calls them on small
+cases. It does not say who is right, only who takes how long.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from graftlm.cli.bench import report
 from graftlm.cli.bench.launch import LaunchedServer
 from graftlm.cli.bench.launch_flags import make_launch_parser, read_launch_words
+from graftlm.cli.bench.plugin_tables import print_result
+from graftlm.cli.bench.timed_load import parse_request, serving_costs
 from graftlm.cli.startup import show_help_if_asked
 from graftlm.cli.startup_report import plugin_ms
 from graftlm.config.arguments import ArgumentParser
@@ -31,8 +34,17 @@ if TYPE_CHECKING:
 
 def build_parser() -> ArgumentParser:
     parser = make_launch_parser("bench plugins", "What installed plugins cost.", rounds=3)
-    parser.add_argument("--calls", type=int, default=2000, metavar="N", help="Calls of each op (default: 2000).")
-    parser.add_argument("--no-ops", action="store_true", help="Measure the start only.")
+    add = parser.add_argument
+    add("--calls", type=int, default=2000, metavar="N",
+        help="Calls of each op, attention backend and quantization method (default: 2000).")  # fmt: skip
+    add("--requests", type=int, default=20, metavar="N",
+        help="Completions, greedy and as many sampled, and requests to each route of an endpoint plugin, "
+        "of a server that times its plugins (default: 20).")  # fmt: skip
+    add("--request", action="append", default=[], metavar="TEXT",
+        help="Another request for an endpoint plugin, beside its plain GET routes, as "
+        "'POST /plugins/NAME/ROUTE {\"key\": 1}' (repeatable).")  # fmt: skip
+    add("--no-ops", action="store_true", help="Leave out the process that calls ops, backends and methods.")
+    add("--no-serving", action="store_true", help="Leave out the load on a server that times its plugins.")
     return parser
 
 
@@ -40,11 +52,16 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     parser = build_parser()
     if show_help_if_asked(parser, argv):
         return 0
-    words, arguments = read_launch_words(parser, argv, counts=("rounds", "calls"))
-    result = report.stamp("plugins", {"arguments": arguments, "rounds": words.rounds, "calls": words.calls})
+    words, arguments = read_launch_words(parser, argv, counts=("rounds", "calls", "requests"))
+    route_requests = [parse_request(text) for text in words.request]
+    settings = {name: getattr(words, name) for name in ("rounds", "calls", "requests", "request")}
+    result = report.stamp("plugins", {"arguments": arguments, **settings})
     with report.Progress(words.rounds, "launches", show=not words.no_progress) as bar:
         result["start_ms"], result["idle"] = start_costs(arguments, rounds=words.rounds, bar=bar)
     result["ops"] = {} if words.no_ops else op_costs(words.calls, arguments[1:])
+    result["serving"] = {}
+    if not words.no_serving:
+        result["serving"] = serving_costs(arguments, requests=words.requests, route_requests=route_requests)
     report.write_json(result, words.json)
     if words.json != "-":
         print_result(result)
@@ -81,33 +98,13 @@ def discovery_ms(events: Sequence[dict[str, Any]], process: str) -> dict[str, fl
 
 
 def op_costs(calls: int, served: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a call of each op costs; ops are called in a process of their own, since they need torch."""
+    """Return what a call of each op, attention backend and quantization method costs.
+
+    They are called in a process of their own, since they need torch.
+    """
     command = [sys.executable, "-m", "graftlm.cli.bench.op_calls", str(calls), *served]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise GraftlmError(f"the process that calls ops failed: {done.stderr.strip()[-1500:]}")
     costs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return costs
-
-
-def print_result(result: dict[str, Any]) -> None:
-    start: dict[str, dict[str, float]] = result["start_ms"]
-    processes = list(dict.fromkeys(process for by_process in start.values() for process in by_process))
-    by_cost = sorted(start.items(), key=lambda item: -sum(item[1].values()))
-    rows = [
-        (plugin, *(f"{by_process[p]:.1f}" if p in by_process else "" for p in processes))
-        for plugin, by_process in by_cost
-    ]
-    report.print_rows("milliseconds at start", rows, header=("plugin", *processes))
-    others = [name for name in result["idle"] if not name.startswith("graftlm:")]
-    if others:
-        print(f"\nnothing, since they were not needed: {', '.join(others)}")
-    if ops := result["ops"]:
-        print(f"\nnanoseconds of a call through an op object, beside its method alone: {ops['dispatch_ns']:.0f}")
-        calls = [
-            (f"{row['op']}{'' if row['chosen'] else ' (not chosen)'}", row["method"], row["provider"],
-             report.number(row["ns"]), report.number(row["native_ns"]))
-            for row in ops["calls"]
-        ]  # fmt: skip
-        header = ("op", "computed by", "of", "ns per call", "forward_native")
-        report.print_rows("\nops on the smallest of their examples", calls, header=header)

@@ -1,6 +1,7 @@
 """Names an endpoint plugin when the code of one of its routes fails, logs it and counts it; plain ASGI.
 
-Only requests that a plugin answers are looked at; all others pass untouched.
+Only requests that a plugin answers are looked at; all others pass untouched, unless --time-plugin-calls asks what
+they take beside a plugin's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from starlette.websockets import WebSocketDisconnect
 from graftlm.frontend.http.errors import ClientGone, EndpointFailed, error_response
 from graftlm.frontend.http.websocket_ends import INTERNAL_ERROR, reason_of, refuse
 from graftlm.plugins import Plugin, calling
+from graftlm.plugins.call_times import timer_of
 
 if TYPE_CHECKING:
     from graftlm.frontend.http.state import ServerState
@@ -35,6 +37,18 @@ class EndpointBlame:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = self._owner(scope)
+        if not self._state.config.observability.time_plugin_calls:
+            await self._answer(owner, scope, receive, send)
+            return
+        begun = time.perf_counter_ns()
+        try:
+            await self._answer(owner, scope, receive, send)
+        finally:
+            if hook := _route_of(scope):
+                timer = timer_of(owner or "graftlm", kind="endpoint" if owner else "core route", hook=hook)
+                timer.add(time.perf_counter_ns() - begun)
+
+    async def _answer(self, owner: Plugin | None, scope: Scope, receive: Receive, send: Send) -> None:
         if owner is None:
             await self._app(scope, receive, send)
             return
@@ -70,6 +84,15 @@ class EndpointBlame:
         if owner is None and state.overrides:
             return next((o.plugin for o in state.overrides if o.answers(scope, path)), None)
         return owner
+
+
+def _route_of(scope: Scope) -> str:
+    """Name the route that a finished request took, whole, as the routers in it name its parts; "" where none did."""
+    path = getattr(scope.get("route"), "path", "") if scope["type"] in ("http", "websocket") else ""
+    head = head_of(get_route_path(scope)) if path and OWNER in scope else ""
+    if head.startswith("/plugins/") and not path.startswith(head):
+        path = head + path
+    return f"{scope.get('method', 'WEBSOCKET')} {path}" if path else ""
 
 
 def head_of(path: str) -> str:
