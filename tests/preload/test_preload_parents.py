@@ -191,6 +191,8 @@ def test_what_has_changed_is_named(folder, tmp_path, monkeypatch):
 
 def test_limits_and_niceness_count(folder):
     """Whatever a fresh child would take over from its starter must be the parent's too."""
+    if os.nice(0) > 16:
+        pytest.skip("nobody can be three steps nicer than this process")
     code = (
         f"import os, sys; sys.path[:] = {sys.path!r}; os.nice(3)\n"
         "from light_parents import now\n"

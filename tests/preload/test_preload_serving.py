@@ -208,7 +208,10 @@ def test_a_killed_parent_harms_no_server_and_the_next_starts_cold(warm, tiny_lla
         assert not is_running(core)
     with parents.serve(str(tiny_llama)) as server:
         assert len(server.complete()) == 12
-        assert not server.said("warm")
+        assert server.said(f"the warm parent {pid} of {tiny_llama} has been killed")
+        assert not server.said("starts warm")
+    with parents.serve(str(tiny_llama)) as server:
+        assert not server.said("warm")  # once is enough
 
     assert parents.status() == []
 

@@ -37,7 +37,7 @@ from graftlm.processes.threads import thread_environment
 from graftlm.processes.warm.circumstances import circumstances
 from graftlm.processes.warm.client import WarmParentAddress, find_warm_parents
 from graftlm.processes.warm.parent import WarmOrder
-from graftlm.processes.warm.place import key_of, log_path, make_private, warm_folder
+from graftlm.processes.warm.place import check_room, key_of, log_path, make_private, warm_folder
 from graftlm.processes.warm.starting import Launched, start_warm_parent
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ MODULES = (
 )  # fmt: skip
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_LONGEST_S = 30 * 86400
+_SHORTEST_S, _LONGEST_S = 1, 30 * 86400
 
 
 def build_parser() -> ArgumentParser:
@@ -102,8 +102,11 @@ def _stop(words: argparse.Namespace) -> int:
     chosen = _chosen(words.model)
     for parent in chosen:
         parent.stop()
-        print(f"the warm parent {parent.record.pid} of {parent.record.model} has ended")
-    if not chosen:
+        if not words.json:
+            print(f"the warm parent {parent.record.pid} of {parent.record.model} has ended")
+    if words.json:
+        print(json.dumps([{"pid": p.record.pid, "model": p.record.model} for p in chosen], indent=2))
+    elif not chosen:
         print(f"there is no warm parent{f' of {words.model}' if words.model else ''}", file=sys.stderr)
     return 0 if chosen or words.model is None else 1
 
@@ -136,6 +139,7 @@ def _start(parser: ArgumentParser, argv: list[str], selection: Arguments, *, shu
     folder = warm_folder()
     make_private(folder)
     key = key_of(wish.checkpoint)
+    check_room(folder, key)
     with locked(folder / f"{key}.lock"):  # another command for this checkpoint is waited for, then replaced
         launched = _launch(wish, words, folder=folder, key=key)
     try:
@@ -237,8 +241,8 @@ def _seconds(text: str) -> float:
     """Convert '90s', '30m', '8h' or a number of seconds; raises InvalidOption."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 0 < seconds <= _LONGEST_S:
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise InvalidOption(
-            "--time-limit", text, problem="it is no such time", cure="use 90s, 30m, 8h; 30d at most"
+            "--time-limit", text, problem="it is no such time", cure="use 90s, 30m, 8h; from 1s to 30d"
         )
     return seconds

@@ -15,6 +15,7 @@ from graftlm.processes.startup_trace import span
 from graftlm.processes.threads import thread_environment
 from graftlm.processes.warm.circumstances import Circumstances, circumstances
 from graftlm.processes.warm.client import NotTaken, WarmParentAddress, find_warm_parents
+from graftlm.processes.warm.place import Record
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -27,7 +28,9 @@ _fitting: list[WarmParentAddress] = []
 def find_fitting(start_method: str = "spawn") -> bool:
     """Look for warm parents whose forks would be what fresh children are; tells why each of the others is not."""
     _fitting.clear()
-    parents = find_warm_parents(on_problem=lambda text: logger.warning("warm parents are not used: %s", text))
+    parents = find_warm_parents(
+        on_problem=lambda text: logger.warning("warm parents are not used: %s", text), on_dead=_say_dead
+    )
     if not parents:
         return False
     now = _circumstances()
@@ -82,6 +85,13 @@ def _fork(parent: WarmParentAddress, channel: int, lifeline: int) -> Handle:
 
 def _circumstances() -> Circumstances:
     return circumstances({**os.environ, **thread_environment()})
+
+
+def _say_dead(record: Record) -> None:
+    logger.info(
+        "the warm parent %d of %s has been killed; start another with `graftlm preload %s`",
+        record.pid, record.model, record.model,
+    )  # fmt: skip
 
 
 def _say_cold(parent: WarmParentAddress, reason: NotTaken) -> None:

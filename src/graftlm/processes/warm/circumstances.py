@@ -6,6 +6,7 @@ same as a fresh child. What a child is told afterwards (arguments, working direc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -18,22 +19,31 @@ from graftlm.processes.interpreter import interpreter_flags
 
 #: Variables, or their beginnings, that the loader, the interpreter or a library reads once.
 _READ_ONCE = (
-    "ATEN_", "BLIS_", "C10_", "CUDA_", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "GRAFTLM_KERNELS_PATH", "HIP_", "ITT_",
-    "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "MSGSPEC_", "NPY_", "NUMPY_", "NVIDIA_", "OMP_", "ONEDNN_",
-    "OPENBLAS_", "PYTHON", "PYTORCH_", "ROCR_", "TMPDIR", "TORCH", "TRITON_", "TZ", "VECLIB_", "ZE_",
+    "ATEN_", "BLIS_", "C10_", "COMPILE_STROBELIGHT_", "CUDA_", "DNNL_", "FX_", "GLIBC_TUNABLES", "GOMP_",
+    "GRAFTLM_KERNELS_PATH", "HIP_", "ITT_", "KINETO_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "MSGSPEC_",
+    "NPY_", "NUMPY_", "NVIDIA_", "NVPL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "PYTORCH_", "PYZMQ_", "ROCR_",
+    "SETUPTOOLS_", "TMPDIR", "TORCH", "TRITON_", "TZ", "VECLIB_", "ZE_",
 )  # fmt: skip
 #: Of these, what a child is told again, or what is compared by its effect.
 _TOLD_AGAIN = ("OMP_NUM_THREADS", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
 
-_STATUS = ("Uid", "Gid", "Groups", "Umask", "CapEff", "NoNewPrivs", "Seccomp", "Cpus_allowed_list")
+_STATUS = (
+    "Uid", "Gid", "Groups", "Umask", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
+    "Seccomp_filters", "Cpus_allowed_list", "Mems_allowed_list", "THP_enabled",
+)  # fmt: skip
+#: Files of /proc/self whose text a child takes over; not every kernel has each.
+_KEPT_BY_THE_KERNEL = {
+    "security label": "attr/current", "personality": "personality", "out-of-memory score": "oom_score_adj",
+    "timer slack": "timerslack_ns",
+}  # fmt: skip
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 
 class Circumstances(msgspec.Struct, kw_only=True):
-    """Facts by their name for people, as text; `search_path` is sys.path."""
+    """Facts by their name for people, as text; `search_path` is sys.path, in the system's bytes."""
 
     facts: dict[str, str]
-    search_path: list[str]
+    search_path: list[bytes]
 
     def differences(self, now: Circumstances) -> list[str]:
         """Say what is not as it was, name by name."""
@@ -56,8 +66,15 @@ def circumstances(environment_of_child: Mapping[str, str]) -> Circumstances:
         **_status(),
         **_namespaces(),
         "niceness": str(os.nice(0)),
+        **_from_the_kernel(),
     }
-    return Circumstances(facts=facts, search_path=list(sys.path))
+    text = {_printable(name): _printable(value) for name, value in facts.items()}
+    return Circumstances(facts=text, search_path=[os.fsencode(folder) for folder in sys.path])
+
+
+def _printable(text: str) -> str:
+    """Write bytes that are no UTF-8 as `\\udcff`: what can be told apart, shown and sent."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _is_read_once(name: str) -> bool:
@@ -74,6 +91,14 @@ def _status() -> dict[str, str]:
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return {name: " ".join(fields[name].split()) for name in _STATUS if name in fields}
+
+
+def _from_the_kernel() -> dict[str, str]:
+    found = {"scheduling policy": f"{os.sched_getscheduler(0)} {os.sched_getparam(0).sched_priority}"}
+    for name, file in _KEPT_BY_THE_KERNEL.items():
+        with contextlib.suppress(OSError):
+            found[name] = Path("/proc/self", file).read_text(errors="replace").strip("\0\n ")
+    return found
 
 
 def _namespaces() -> dict[str, str]:

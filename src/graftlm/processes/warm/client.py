@@ -43,6 +43,8 @@ from graftlm.processes.warm.place import (
 #: What an answer may take; a fresh child costs about as much.
 _ANSWER_S = 2.0
 _END_S = 2.0
+#: What the exit code of a child that is gone may take to arrive.
+_CODE_S = 0.5
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
@@ -68,13 +70,14 @@ class TakenChild:
 
     def wait(self) -> int | None:
         """Block until the child is gone; its exit code, or None when nobody is left who knows it."""
-        data = self._report.recv(CODE.size, socket.MSG_WAITALL)
+        gone, told = select.poll(), select.poll()
+        gone.register(self._process, select.POLLIN)
+        told.register(self._report, select.POLLIN)
+        gone.poll()
+        # A parent that is stopped, or swamped, is not waited for: the child has ended all the same.
+        data = self._report.recv(CODE.size) if told.poll(_CODE_S * 1000) else b""
         self._report.close()
         code = int(CODE.unpack(data)[0]) if len(data) == CODE.size else None
-        if code is None:
-            gone = select.poll()
-            gone.register(self._process, select.POLLIN)
-            gone.poll()
         with self._lock:
             os.close(self._process)
             self._process = -1
@@ -142,17 +145,22 @@ def fork_warm_child(place: Path, channel: int, lifeline: int, *, name: str, now:
             descriptors = (channel, lifeline, theirs.fileno(), 1, 2)
             answer, received = ask(place, Fork(now, name), descriptors=descriptors, timeout_s=_ANSWER_S)
         taken = _expect(answer, Taken)
-        (process,) = received
+        if len(received) != 1:
+            raise NotTaken(["its process did not arrive; are too many files open here (`ulimit -n`)?"])
     except BaseException:
         ours.close()
         raise
-    return TakenChild(taken.pid, process=process, report=ours)
+    return TakenChild(taken.pid, process=received[0], report=ours)
 
 
-def find_warm_parents(*, on_problem: Callable[[str], None] = lambda text: None) -> list[WarmParentAddress]:
+def find_warm_parents(
+    *,
+    on_problem: Callable[[str], None] = lambda text: None,
+    on_dead: Callable[[Record], None] = lambda record: None,
+) -> list[WarmParentAddress]:
     """Return this user's parents, ready or not; a folder that others could use is not looked into.
 
-    Only Linux has what they need.
+    One that has been killed is told once, with its record. Only Linux has what they need.
     """
     if sys.platform != "linux":
         return []
@@ -160,7 +168,7 @@ def find_warm_parents(*, on_problem: Callable[[str], None] = lambda text: None) 
     if (problem := not_private(folder)) is not None:
         on_problem(problem)
         return []
-    return [WarmParentAddress(folder, record) for record in read_records(folder)]
+    return [WarmParentAddress(folder, record) for record in read_records(folder, on_dead=on_dead)]
 
 
 @contextlib.contextmanager

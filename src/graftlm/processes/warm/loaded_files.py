@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import site
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from types import ModuleType
 from graftlm.processes.startup_trace import process_start_time
 
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
+_IMPORTED_BY_SITE = ("sitecustomize", "usercustomize")
 
 
 class MissedImports:
@@ -40,7 +42,8 @@ class LoadedFiles:
             if "." not in name and name != "__main__" and file is not None:
                 place = Path(file).parent
                 self._homes[name] = str(place.parent if hasattr(module, "__path__") else place)
-        self._missed = set(missed) - set(sys.modules)
+        self._missed = {*missed, *_IMPORTED_BY_SITE} - set(sys.modules)
+        self._startup = startup_files()
 
     def __len__(self) -> int:
         return len(self._stamps)
@@ -48,6 +51,12 @@ class LoadedFiles:
     def changed(self) -> list[str]:
         """Return the files that are not as they were."""
         return [path for path, stamp in self._stamps.items() if stamp_of(path) != stamp]
+
+    def startup_changed(self) -> list[str]:
+        """Say which lines every interpreter runs by itself are not those that this one ran."""
+        then, now = self._startup, startup_files()
+        others = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+        return [f"{name}, which every interpreter runs as it starts, is not as it was" for name in others]
 
     def changed_while_loading(self) -> list[str]:
         """Return the files written since this process was started: it may have read what was before."""
@@ -57,7 +66,7 @@ class LoadedFiles:
         since, now = int(started * 1e9), time.time_ns()
         return [path for path, (mtime_ns, *_) in self._stamps.items() if since < mtime_ns <= now]
 
-    def found_elsewhere(self, search_path: Sequence[str]) -> list[str]:
+    def found_elsewhere(self, search_path: Iterable[str]) -> list[str]:
         """Name the modules that a process with this sys.path would import from another place, or at all."""
         wanted = self._homes.keys() | self._missed
         found: dict[str, str] = {}
@@ -81,6 +90,26 @@ def stamp_of(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def startup_files() -> dict[str, str]:
+    """Return the .pth files that run code, such as the import hook of an editable install, each with its code.
+
+    Those that only name folders are seen by what is found in the folders.
+    """
+    if not sys.flags.no_site:
+        folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+        files = sorted(file for folder in folders for file in Path(folder).glob("*.pth"))
+        return {str(file): code for file in files if (code := _code_of(file))}
+    return {}
+
+
+def _code_of(file: Path) -> str:
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except (FileNotFoundError, PermissionError):  # it is just being removed, or not for us
+        return ""
+    return "\n".join(line for line in lines if line.startswith(("import ", "import\t")))
 
 
 def _files() -> set[str]:

@@ -9,6 +9,7 @@ import array
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def ask(
     """Ask the parent at `place`; raises OSError when it is gone, foreign, silent, or of another version."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(timeout_s)
-        connection.connect(str(place))
+        _connect(connection, place, deadline=time.monotonic() + timeout_s)
         check_peer(connection)
         send(connection, question, descriptors)
         data, received = _receive(connection)
@@ -99,6 +100,17 @@ def ask(
         return msgspec.msgpack.decode(data, type=Answer), received
     except msgspec.DecodeError as error:
         raise ConnectionError(f"its answer cannot be read: {error}") from error
+
+
+def _connect(connection: socket.socket, place: Path, *, deadline: float) -> None:
+    """Connect; while as many wait as the parent lets wait, the kernel says no at once, and it is tried again."""
+    while True:
+        try:
+            return connection.connect(str(place))
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+            time.sleep(0.01)
 
 
 def receive_question(connection: socket.socket) -> tuple[Question, list[int]] | None:

@@ -29,7 +29,7 @@ from graftlm.processes.shutdown import SIGNALS
 from graftlm.processes.warm.circumstances import Circumstances
 from graftlm.processes.warm.lender import Lender, Work, shorten
 from graftlm.processes.warm.loaded_files import LoadedFiles, MissedImports
-from graftlm.processes.warm.place import Record, remove_record, socket_path, started_of, write_record
+from graftlm.processes.warm.place import Record, lost, remove_record, socket_path, started_of, write_record
 from graftlm.processes.warm.process_title import set_process_title
 
 
@@ -80,7 +80,7 @@ def _listen(path: Path) -> socket.socket:
         listener.bind(str(path))
     finally:
         os.umask(before)
-    listener.listen(16)
+    listener.listen(socket.SOMAXCONN)
     return listener
 
 
@@ -106,8 +106,8 @@ def run(order: WarmOrder, launcher: Channel, launcher_socket: socket.socket) -> 
         key=order.key, pid=os.getpid(), started=started_of(os.getpid()), model=order.model,
         checkpoint=order.checkpoint, since=time.time(),
     )  # fmt: skip
-    write_record(folder, record)
     try:
+        write_record(folder, record)
         with ending_when_unwanted(launcher_socket):
             files, holds = prepare(order, launcher.status)
         os.chdir("/")
@@ -118,6 +118,7 @@ def run(order: WarmOrder, launcher: Channel, launcher_socket: socket.socket) -> 
             holds=holds,
             time_limit_s=order.time_limit_s,
             launcher=launcher if order.foreground else None,
+            lost=lambda: lost(folder, record),
         )
         record.ready = True
         write_record(folder, record)

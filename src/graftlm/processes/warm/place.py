@@ -11,6 +11,7 @@ import os
 import signal
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,9 @@ from graftlm.processes.liveness import is_running
 
 #: What the kernel takes for a Unix socket's path, less one for the closing zero.
 _MAX_SOCKET_PATH_BYTES = 107
+
+#: More than a record and a few lines of the log.
+_ROOM_BYTES = 4096
 
 _CURE = "remove it, or set GRAFTLM_PRELOAD_DIR to a folder of your own"
 
@@ -40,16 +44,23 @@ class Record(msgspec.Struct, kw_only=True):
 
 def key_of(checkpoint: str) -> str:
     """Name the parent of a checkpoint; there is one for each."""
-    return hashlib.sha256(os.path.realpath(checkpoint).encode()).hexdigest()[:12]
+    return hashlib.sha256(os.fsencode(os.path.realpath(checkpoint))).hexdigest()[:12]
 
 
 def warm_folder() -> Path:
-    """Name the folder: GRAFTLM_PRELOAD_DIR, else in XDG_RUNTIME_DIR, else in the folder of temporary files."""
+    """Name the folder: GRAFTLM_PRELOAD_DIR, else in this user's XDG_RUNTIME_DIR, else in the temporary folder."""
     if (chosen := environment.get("GRAFTLM_PRELOAD_DIR")) is not None:
         return Path(chosen)
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+    if (runtime := os.environ.get("XDG_RUNTIME_DIR")) and _is_own(runtime):
         return Path(runtime) / "graftlm"
     return Path(tempfile.gettempdir()) / f"graftlm-{os.geteuid()}"
+
+
+def _is_own(folder: str) -> bool:
+    """False for what `su` and `sudo` leave of the user before."""
+    with contextlib.suppress(OSError):
+        return Path(folder).stat().st_uid == os.geteuid()
+    return False
 
 
 def make_private(folder: Path) -> None:
@@ -60,10 +71,31 @@ def make_private(folder: Path) -> None:
         raise StartupError(f"the folder {str(folder)!r} cannot be made: {error.strerror}; {_CURE}") from error
     if (problem := not_private(folder)) is not None:
         raise StartupError(f"{problem}; {_CURE}")
-    if len(os.fsencode(socket_path(folder, "0" * 12))) > _MAX_SOCKET_PATH_BYTES:
+    place = folder.resolve()
+    if len(os.fsencode(socket_path(place, "0" * 12))) > _MAX_SOCKET_PATH_BYTES:
         raise StartupError(
-            f"the folder {str(folder)!r} is too long for a socket; set GRAFTLM_PRELOAD_DIR to a shorter one"
+            f"the folder {str(place)!r} is too long for a socket; set GRAFTLM_PRELOAD_DIR to a shorter one"
         )
+
+
+def check_room(folder: Path, key: str) -> None:
+    """Raise StartupError unless what a parent of this key writes there can be written."""
+    for kind in ("json", "lock", "log", "sock"):
+        if (file := folder / f"{key}.{kind}").is_dir():
+            raise StartupError(
+                f"{str(file)!r}, where a warm parent keeps a file of its own, is a folder; remove it"
+            )
+    trial = folder / f"{key}.{os.getpid()}.partial"
+    try:
+        trial.write_bytes(bytes(_ROOM_BYTES))
+    except OSError as error:
+        raise StartupError(
+            f"nothing can be written in {str(folder)!r}: {error.strerror}; make room, or set GRAFTLM_PRELOAD_DIR "
+            "to another folder of your own"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            trial.unlink()
 
 
 def not_private(folder: Path) -> str | None:
@@ -72,6 +104,8 @@ def not_private(folder: Path) -> str | None:
         found = folder.lstat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return f"the folder {str(folder)!r} cannot be looked at: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode):
         return f"{str(folder)!r} is no folder"
     if found.st_uid != os.geteuid():
@@ -92,12 +126,29 @@ def log_path(folder: Path, key: str) -> Path:
 def write_record(folder: Path, record: Record) -> None:
     """Write it in one step, so that no reader sees half of it."""
     partial = folder / f"{record.key}.{os.getpid()}.partial"
-    partial.write_bytes(msgspec.json.encode(record))
-    partial.replace(_record_path(folder, record.key))
+    try:
+        partial.write_bytes(msgspec.json.encode(record))
+        partial.replace(_record_path(folder, record.key))
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
-def read_records(folder: Path) -> list[Record]:
-    """Return the records of parents that run, sorted by key; what others left behind is removed."""
+def lost(folder: Path, record: Record) -> str | None:
+    """Tell why nobody will find the parent of this record any more, or None."""
+    try:
+        found = msgspec.json.decode(_record_path(folder, record.key).read_bytes(), type=Record)
+    except FileNotFoundError:
+        return "its record is gone"
+    except (OSError, msgspec.DecodeError):  # no sign of anything; the next look may tell
+        return None
+    if found.pid != record.pid:
+        return f"process {found.pid} has taken its place"
+    return None if socket_path(folder, record.key).is_socket() else "its socket is gone"
+
+
+def read_records(folder: Path, *, on_dead: Callable[[Record], None] = lambda record: None) -> list[Record]:
+    """Return the records of parents that run, sorted by key; what others left behind is told once, and removed."""
     records = []
     for file in sorted(folder.glob("*.json")):
         try:
@@ -107,6 +158,7 @@ def read_records(folder: Path) -> list[Record]:
         if is_running(record.pid) and started_of(record.pid) == record.started:
             records.append(record)
         else:
+            on_dead(record)
             remove_record(folder, record)
     return records
 

@@ -1,0 +1,328 @@
+"""Warm parents under hostile conditions: stopped, swamped, out of files, forgotten; what could break a start."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from light_parents import FUNCTIONS, end_parent, light_parent, now, order_for, take, wait_until
+
+from graftlm.contracts.errors import StartupError
+from graftlm.engine.warm_start import find_fitting
+from graftlm.processes.liveness import is_running
+from graftlm.processes.warm import client, lender, loaded_files
+from graftlm.processes.warm.client import NotTaken
+from graftlm.processes.warm.loaded_files import LoadedFiles
+from graftlm.processes.warm.place import check_room, log_path, lost, make_private, socket_path, warm_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The private folder of this test."""
+    place = tmp_path / "warm"
+    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(place))
+    monkeypatch.syspath_prepend(str(FUNCTIONS))
+    make_private(place)
+    return place
+
+
+def test_the_death_of_a_child_is_noticed_though_its_parent_is_stopped(folder):
+    """A stopped parent tells no exit codes; nobody who waits for the child waits for the parent."""
+    with light_parent(order_for(folder)) as parent:
+        killed, ended = take(parent), take(parent)
+        for child in (killed, ended):
+            child.run("child_functions:echo", b"on")
+            child.wait_ready(10)
+        os.kill(parent.record.pid, signal.SIGSTOP)
+        os.kill(killed.pid, signal.SIGKILL)
+        gone = threading.Event()
+        killed.add_exit_callback(gone.set)
+
+        assert gone.wait(10)
+        assert killed.stop() is None
+        ended.add_exit_callback(gone.set)
+        assert ended.stop(10) is None
+        os.kill(parent.record.pid, signal.SIGCONT)
+
+
+def test_many_who_ask_at_once_wait_for_their_turn(folder):
+    """Also more than the kernel lets wait at a socket: nobody is told that a resource is unavailable."""
+    taken, refused = [], []
+
+    def ask() -> None:
+        try:
+            taken.append(take(parent))
+        except NotTaken as error:
+            refused.append(str(error))
+
+    with light_parent(order_for(folder)) as parent:
+        os.kill(parent.record.pid, signal.SIGSTOP)
+        askers = [threading.Thread(target=ask) for _ in range(24)]
+        for asker in askers:
+            asker.start()
+        os.kill(parent.record.pid, signal.SIGCONT)
+        for asker in askers:
+            asker.join()
+        for child in taken:
+            child.run("child_functions:echo", b"on")
+        answers = [child.wait_ready(20) for child in taken]
+        for child in taken:
+            child.stop()
+
+    assert refused == []
+    assert answers == [b"on"] * 24
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 6, 7])
+def test_a_parent_that_is_out_of_files_says_so_and_lives(folder, room):
+    """However many descriptors it has left; when there is room again it gives processes as before."""
+    with light_parent(order_for(folder)) as parent:
+        pid = parent.record.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        open_now = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + room, before[1]))
+        try:
+            child = take(parent)
+        except NotTaken as error:
+            assert any(words in str(error) for words in ("ulimit -n", "Too many open files", "did not answer"))
+        else:
+            child.stop()
+            assert room == 7
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        child = take(parent)
+        child.run("child_functions:echo", b"on")
+        assert child.wait_ready(10) == b"on"
+        child.stop()
+        wait_until(
+            lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == open_now, "the parent to close what came"
+        )
+
+
+def test_a_fork_that_fails_is_a_reason(folder, monkeypatch):
+    """The parent says what the kernel said, keeps nothing of what came with the question, and lives on."""
+    broken = folder.parent / "broken"
+    broken.mkdir()
+    (broken / "no_fork.py").write_text(
+        "import errno, os\n"
+        "def fork(): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+        "os.fork = fork\n"
+    )
+    os.utime(broken / "no_fork.py", (1e9, 1e9))
+    monkeypatch.syspath_prepend(str(broken))
+    with light_parent(order_for(folder, modules=("no_fork",)), folders=(broken,)) as parent:
+        descriptors = Path(f"/proc/{parent.record.pid}/fd")
+        before = len(list(descriptors.iterdir()))
+        for _ in range(3):
+            with pytest.raises(NotTaken, match="it cannot fork: Resource temporarily unavailable"):
+                take(parent)
+
+        assert parent.status().taken == 0
+        wait_until(lambda: len(list(descriptors.iterdir())) == before, "the parent to close what came")
+
+
+@pytest.mark.parametrize("what", ["folder", "record", "socket"])
+def test_what_is_lost_is_told(folder, what):
+    """A cleaner of temporary files, or the end of a session, may take what makes a parent findable."""
+    with light_parent(order_for(folder)) as parent:
+        assert lost(folder, parent.record) is None
+        match what:
+            case "folder":
+                shutil.rmtree(folder)
+            case "record":
+                (folder / f"{parent.record.key}.json").unlink()
+            case _:
+                socket_path(folder, parent.record.key).unlink()
+
+        assert lost(folder, parent.record) == f"its {'socket' if what == 'socket' else 'record'} is gone"
+
+
+def test_a_parent_that_nobody_finds_any_more_ends(folder, tmp_path, monkeypatch):
+    """It would hold its memory for hours, and no `--stop` would reach it."""
+    early = tmp_path / "early"
+    early.mkdir()
+    (early / "look_often.py").write_text("import graftlm.processes.warm.lender as lender\nlender._LOOK_S = 0.05\n")
+    os.utime(early / "look_often.py", (1e9, 1e9))
+    monkeypatch.syspath_prepend(str(early))
+    with light_parent(order_for(folder, modules=("look_often",)), folders=(early,)) as parent:
+        log = Path(shutil.copy(log_path(folder, parent.record.key), tmp_path / "log"))
+        log.unlink()
+        os.link(log_path(folder, parent.record.key), log)
+        shutil.rmtree(folder)
+        wait_until(lambda: not is_running(parent.record.pid), "the end of the parent")
+
+    assert "reason='its record is gone'" in log.read_text()
+    assert lender._LOOK_S <= 60
+
+
+def test_a_killed_parent_is_told_once(folder, caplog):
+    """Whoever counted on it learns why the start is cold; what it left behind is removed."""
+    with light_parent(order_for(folder)) as parent, caplog.at_level("INFO"):
+        end_parent(parent)
+        assert not find_fitting()
+        assert f"the warm parent {parent.record.pid} of light has been killed" in caplog.text
+        caplog.clear()
+
+        assert not find_fitting()
+        assert caplog.text == ""
+
+
+def test_a_variable_need_not_be_utf_8(folder, monkeypatch):
+    """Bytes of any kind reach the child unchanged, and are shown, compared and sent as escapes."""
+    odd = os.fsdecode(b"a\xffb")
+    monkeypatch.setenv("GRAFTLM_TEST_MARK", "mark")
+    monkeypatch.setenv("SOMETHING_ODD", odd)
+    with light_parent(order_for(folder)) as parent:
+        with pytest.raises(NotTaken, match=r"\$LC_ODD was unset and is 'a.*udcffb'"):
+            parent.check(now(LC_ODD=odd))
+        child = take(parent)
+        child.run("child_functions:report_world", b"")
+        world = msgspec.msgpack.decode(child.wait_ready(10))
+        environment = Path(f"/proc/{child.pid}/environ")
+        child.stop()
+
+    assert world["env"] == "mark"
+    assert not environment.exists() or b"a\xffb" not in environment.read_bytes()
+
+
+def test_a_working_directory_need_not_be_utf_8(folder, tmp_path, monkeypatch):
+    """Nor an entry of sys.path: a child stands where its taker stands."""
+    place = tmp_path / os.fsdecode(b"d\xff")
+    place.mkdir()
+    (place / "odd_module.py").write_text(
+        "import os\ndef main(payload, channel):\n    channel.ready(os.getcwdb())\n    channel.recv()\n"
+    )
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(str(place))
+    with light_parent(order_for(folder)) as parent:
+        child = take(parent)
+        child.run("odd_module:main", b"")
+        assert child.wait_ready(10) == os.fsencode(place)
+        child.stop()
+
+
+@pytest.mark.parametrize(("name", "found"), [("sitecustomize", True), ("usercustomize", True), ("other", False)])
+def test_a_module_that_every_interpreter_imports_is_missed(tmp_path, name, found):
+    """`site` looks for two modules before anybody could note it; one that comes later makes another process."""
+    files = LoadedFiles()
+    (tmp_path / f"{name}.py").touch()
+
+    assert bool(files.found_elsewhere([str(tmp_path)])) is found
+
+
+def test_code_that_every_interpreter_runs_is_compared(tmp_path, monkeypatch):
+    """The import hook of an editable install: new, changed or gone; a .pth that names folders is no code."""
+    monkeypatch.setattr(loaded_files.site, "getsitepackages", lambda: [str(tmp_path)])
+    monkeypatch.setattr(loaded_files.site, "ENABLE_USER_SITE", False)
+    before, hook = LoadedFiles(), tmp_path / "hook.pth"
+    (tmp_path / "folder.pth").write_text("/some/folder\n")
+    assert before.startup_changed() == []
+    hook.write_text("import hook; hook.install()\n")
+    assert before.startup_changed() == [f"{hook}, which every interpreter runs as it starts, is not as it was"]
+    after = LoadedFiles()
+    assert after.startup_changed() == []
+    hook.write_text("import hook; hook.install(2)\n")
+    assert len(after.startup_changed()) == 1
+    hook.unlink()
+    assert len(after.startup_changed()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))", "scheduling policy was"),
+        ("open('/proc/self/oom_score_adj', 'w').write('77')", "out-of-memory score was"),
+        ("ctypes.CDLL(None).personality(0x0040000)", "personality was"),
+        ("ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)", "THP_enabled was"),
+        ("ctypes.CDLL(None).prctl(29, 70000, 0, 0, 0)", "timer slack was"),
+    ],
+)
+def test_what_the_kernel_hands_down_counts(folder, change, reason):
+    """Whatever `chrt`, `choom`, `setarch` or a service manager set for the command is its children's too."""
+    code = (
+        f"import ctypes, os, sys; sys.path[:] = {sys.path!r}\n{change}\n"
+        "from light_parents import now\n"
+        "from graftlm.processes.warm.client import NotTaken, find_warm_parents\n"
+        "try: find_warm_parents()[0].check(now())\n"
+        "except NotTaken as error: print(error)\n"
+    )
+    with light_parent(order_for(folder)):
+        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30)
+
+    assert reason in done.stdout, done.stderr
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_refused(folder, monkeypatch):
+    """Before anything is imported: a full or read-only file system, a folder where a file is to be."""
+    check_room(folder, "0" * 12)
+    (folder / f"{'0' * 12}.sock").mkdir()
+    with pytest.raises(StartupError, match=r"0\.sock.*is a folder; remove it"):
+        check_room(folder, "0" * 12)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        with pytest.raises(
+            StartupError, match=r"nothing can be written in .*: File too large.*GRAFTLM_PRELOAD_DIR"
+        ):
+            check_room(folder, "1" * 12)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+    assert [file.name for file in folder.iterdir()] == [f"{'0' * 12}.sock"]
+
+
+def test_a_folder_counts_by_its_whole_path(tmp_path, monkeypatch):
+    """A relative one is short on the command line, and a socket's address all the same too long."""
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+
+    with pytest.raises(StartupError, match="too long for a socket"):
+        make_private(Path("here"))
+
+
+def test_a_folder_that_cannot_be_looked_at_is_a_cold_start(tmp_path, monkeypatch, caplog):
+    """No traceback ends a server for want of something that it does not need."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(tmp_path / "file" / "below"))
+
+    assert not find_fitting()
+    assert "warm parents are not used" in caplog.text and "cannot be looked at" in caplog.text
+
+
+def test_the_runtime_folder_of_another_user_is_nobodys(tmp_path, monkeypatch):
+    """What `su` and `sudo` leave in XDG_RUNTIME_DIR is not looked into, and no warning is written of it."""
+    monkeypatch.delenv("GRAFTLM_PRELOAD_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert warm_folder() == tmp_path / "graftlm"
+    with monkeypatch.context() as another:
+        another.setattr(os, "geteuid", lambda: 54321)
+        assert warm_folder().name == "graftlm-54321"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "no-such-folder"))
+    assert warm_folder().name == f"graftlm-{os.geteuid()}"
+
+
+def test_a_handle_that_does_not_arrive_is_a_reason(folder, monkeypatch):
+    """Whoever asks may be out of files too."""
+    with light_parent(order_for(folder)) as parent:
+        asked = client.ask
+
+        def without_handle(*words, **more):
+            answer, received = asked(*words, **more)
+            for descriptor in received:
+                os.close(descriptor)
+            return answer, []
+
+        monkeypatch.setattr(client, "ask", without_handle)
+        with pytest.raises(NotTaken, match="its process did not arrive"):
+            take(parent)
+        monkeypatch.undo()
+        monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(folder))
+        wait_until(lambda: parent.status().running == 0, "the end of the child that nobody took")
