@@ -46,11 +46,13 @@ def test_startup_stands_beside_the_import_of_torch(tiny_llama):
 
 def test_plugins_are_priced_by_process_and_call(tiny_llama):
     """The model's own plugin costs something in the core; every op has a price."""
-    result = bench("plugins", str(tiny_llama), "--rounds", "1", "--calls", "14")
+    result = bench("plugins", str(tiny_llama), "--rounds", "1", "--calls", "14", "--requests", "2")
 
     assert result["start_ms"]["graftlm:LlamaForCausalLM"]["engine core"] > 0
     assert {"rms_norm", "rotary_embedding", "silu_and_mul"} <= {row["op"] for row in result["ops"]["calls"]}
     assert all(row["ns"] > 0 for row in result["ops"]["calls"])
+    assert {row["kind"] for row in result["serving"]["calls"]} == {"core route"}, "no plugin but the engine's own"
+    assert result["serving"]["not_called"] == {}
 
 
 SLOW_OPS = """
@@ -94,7 +96,7 @@ def test_what_a_plugin_costs_is_what_it_takes(tmp_path, tiny_llama):
         entry_points={"general_plugins": {"late": "slow_start:register"}, "models": {"NeverForCausalLM": "x:Y"}},
         files={"slow_start.py": "import time\n\ndef register():\n    time.sleep(0.03)\n"},
     )
-    words = ["plugins", str(tiny_llama), "--rounds", "1", "--calls", "7"]
+    words = ["plugins", str(tiny_llama), "--rounds", "1", "--calls", "7", "--no-serving"]
     result = bench(*words, env=site.environment)
     start = result["start_ms"]
     rows = {(row["op"], row["chosen"]): row for row in result["ops"]["calls"]}

@@ -35,7 +35,9 @@ from graftlm.engine.messages import (
     decode_to_core,
     encode,
 )
+from graftlm.executor.timed_worker import time_executor
 from graftlm.plugins import current_host
+from graftlm.plugins.call_times import record_call_times
 from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel
 from graftlm.processes.child import EXIT_FAILED, EXIT_ORPHANED, on_parent_gone
@@ -55,6 +57,8 @@ def main(payload: bytes, channel: Channel) -> int:
             EngineConfig.from_bytes(start.config), on_failure=interruption.fail, on_status=channel.status
         )
         interruption.serving = True
+        if core.config.observability.time_plugin_calls:
+            time_executor(core.executor)
         try:
             channel.ready(msgspec.msgpack.encode(_report(core)))
             gc.collect()
@@ -65,6 +69,7 @@ def main(payload: bytes, channel: Channel) -> int:
             return EXIT_FAILED
         finally:
             core.shutdown()
+            record_call_times()
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Times what a worker calls of plugins' code in its steps, where --time-plugin-calls asks for it.
+"""Times what steps call of plugins' code, where --time-plugin-calls asks for it.
 
-It wraps objects of a worker that is ready for steps, so that one nobody asked for has nothing of it on its path. It
-knows where plugins' objects are, and nothing of what they compute.
+It wraps objects of a worker or executor that is ready for steps, so that where nobody asked there is nothing of it
+in their way. It knows where plugins' objects are, and nothing of what they compute.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from graftlm.plugins.call_times import plugin_of_code, timer_of
 from graftlm.plugins.plugin import BUILT_IN_PACKAGES
 
 if TYPE_CHECKING:
+    from graftlm.contracts.executor import Executor
     from graftlm.contracts.worker import Worker
     from graftlm.plugins import ExtensionPoint, Plugin
 
@@ -40,6 +41,11 @@ def time_worker(worker: Worker) -> None:
     sampler = getattr(getattr(worker, "model_runner", None), "sampler", None)
     if isinstance(sampler, nn.Module):
         _time_modules(sampler.modules())
+
+
+def time_executor(executor: Executor) -> None:
+    """Time the steps of an executor that a plugin brings; what its workers do is for them to time."""
+    _time(executor, ("execute_step",), kind="executor", point=points.EXECUTORS)
 
 
 def _time_modules(modules: Iterable[Any]) -> None:

@@ -37,21 +37,26 @@ class EndpointBlame:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = self._owner(scope)
-        if not self._state.config.observability.time_plugin_calls:
+        if self._state.config.observability.time_plugin_calls:
+            await self._time(owner, scope, receive, send)
+        elif owner is None:
+            await self._app(scope, receive, send)
+        else:
             await self._answer(owner, scope, receive, send)
-            return
+
+    async def _time(self, owner: Plugin | None, scope: Scope, receive: Receive, send: Send) -> None:
         begun = time.perf_counter_ns()
         try:
-            await self._answer(owner, scope, receive, send)
+            if owner is None:
+                await self._app(scope, receive, send)
+            else:
+                await self._answer(owner, scope, receive, send)
         finally:
             if hook := _route_of(scope):
                 timer = timer_of(owner or "graftlm", kind="endpoint" if owner else "core route", hook=hook)
                 timer.add(time.perf_counter_ns() - begun)
 
-    async def _answer(self, owner: Plugin | None, scope: Scope, receive: Receive, send: Send) -> None:
-        if owner is None:
-            await self._app(scope, receive, send)
-            return
+    async def _answer(self, owner: Plugin, scope: Scope, receive: Receive, send: Send) -> None:
         scope[OWNER] = owner
         answer = _Watched(send)
         begun = time.monotonic()
@@ -87,7 +92,7 @@ class EndpointBlame:
 
 
 def _route_of(scope: Scope) -> str:
-    """Name the route that a finished request took, whole, as the routers in it name its parts; "" where none did."""
+    """Name the whole route that a finished request took, as routers name its parts; "" where none did."""
     path = getattr(scope.get("route"), "path", "") if scope["type"] in ("http", "websocket") else ""
     head = head_of(get_route_path(scope)) if path and OWNER in scope else ""
     if head.startswith("/plugins/") and not path.startswith(head):
