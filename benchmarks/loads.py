@@ -8,6 +8,7 @@ from typing import NamedTuple
 from graftlm.cli.bench.client import Exchange
 from graftlm.cli.bench.prompts import Prompt, RandomPrompts
 from graftlm.cli.bench.statistics import percentile
+from graftlm.contracts.errors import GraftlmError
 
 #: Of the demo model.
 VOCABULARY = 49_152
@@ -84,3 +85,11 @@ LOADS = (
          prefix_len=1000),
 )  # fmt: skip
 ROWS = (START_ROW, *(load.key for load in LOADS))
+
+
+def check_rows(rows: Sequence[str], *, vocab_size: int) -> None:
+    """Refuse rows and prompts that cannot be; raises GraftlmError."""
+    if twice := next((row for row in rows if rows.count(row) > 1), None):
+        raise GraftlmError(f"--rows names {twice!r} twice; once is enough")
+    if vocab_size < 2:
+        raise GraftlmError(f"--vocab-size={vocab_size}: prompts need two ids to differ; use the model's own size")

@@ -22,12 +22,13 @@ from benchmarks import engines
 from benchmarks.commands import run_command, say
 from benchmarks.engines import Flags, Terms
 from benchmarks.export import export
-from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY
+from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY, check_rows
 from benchmarks.peer import Peer
 from benchmarks.rounds import measure_rounds
 from benchmarks.tables import as_json, comparison, page, print_and_keep, read_around, write_between
-from benchmarks.transformers_peer import TransformersPeer
+from benchmarks.transformers_peer import TransformersPeer, installed_version
 from graftlm.cli.bench import report
+from graftlm.cli.output_file import check_writable
 from graftlm.contracts.errors import GraftlmError
 from graftlm.models.sources import resolve_model
 from graftlm.processes.threads import usable_cores
@@ -74,10 +75,12 @@ def check(options: argparse.Namespace) -> None:
     """Refuse what would be found out after minutes."""
     if min(options.rounds, options.threads, options.slots, options.context) < 1:
         raise GraftlmError("--rounds, --threads, --slots and --context: use 1 or more")
+    check_rows(options.rows, vocab_size=options.vocab_size)
     if options.quick and options.write_docs:
         raise GraftlmError("--quick measures nothing worth writing down; leave --write-docs out")
     if options.write_docs:
         read_around(options.write_docs, PART)
+        check_writable("--write-docs", str(options.write_docs))
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -140,22 +143,27 @@ def build_peers(options: argparse.Namespace, terms: Terms, checkpoints: Checkpoi
         name, python=python, model=options.model, terms=terms, flags=flags.after(options.arguments)
     )
     if options.llama_server:
-        program = engines.existing(options.llama_server)
+        server = engines.program(options.llama_server)
         gguf = engines.existing(options.llama_model or str(checkpoints.own))
         makers["llama.cpp"] = lambda name, flags: engines.llama_cpp(
-            name, program=program, model=gguf, terms=terms, flags=flags
+            name, server=server, model=gguf, terms=terms, flags=flags
         )
     if options.vllm_python:
         vllm_python = engines.interpreter(options.vllm_python)
+        engines.vllm_version(vllm_python)  # before the model is exported for it
         makers["vLLM"] = lambda name, flags: engines.vllm(
             name, python=vllm_python, checkpoint=checkpoints.safetensors, terms=terms, flags=flags
         )
     variants = [parse_variant(text, list(makers)) for text in options.also]
+    names = [(kind, name) for kind, name, _ in variants]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise GraftlmError(f"--also names {' '.join(twice)!r} twice; give each its own name")
     peers = []
     for kind, make in makers.items():
         peers.append(make(kind, Flags()))
         peers += [make(f"{kind} {name}", flags) for of, name, flags in variants if of == kind]
     if options.transformers:
+        installed_version()
         peers.append(TransformersPeer(checkpoints.safetensors, terms.threads))
     return peers
 
@@ -171,7 +179,10 @@ def parse_variant(text: str, kinds: Sequence[str]) -> tuple[str, str, Flags]:
         raise GraftlmError(
             f"--also={text!r}: there is no {word!r} in this run, only {', '.join(kinds)}; say where it is"
         )
-    return kind, name, Flags.parse(flags)
+    try:
+        return kind, name, Flags.parse(flags)
+    except ValueError as error:
+        raise GraftlmError(f"--also={text!r}: the flags are no shell words ({error})") from None
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ exit codes: 0 nothing is slower · 1 something is slower · 2 wrong command line
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from benchmarks import engines
 from benchmarks.checkouts import Checkout, check_out, commit_of, differ, git, installed_kernels_are_of
 from benchmarks.commands import run_command, say
 from benchmarks.evidence import FAMILY_ERROR, TOLERANCE, Finding, fewest_rounds, judge
-from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY, Figure
+from benchmarks.loads import LOADS, ROWS, START_ROW, VOCABULARY, Figure, check_rows
 from benchmarks.rounds import Results, measure_rounds
 from benchmarks.tables import as_json, markdown, print_and_keep, with_spread
 from graftlm.cli.bench import report
@@ -64,8 +65,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command("benchmarks.regression", run, json_file=options.json)
 
 
+def check(options: argparse.Namespace) -> None:
+    """Refuse what would be found out after minutes."""
+    check_rows(options.rows, vocab_size=options.vocab_size)
+    if not 0 < options.family_error < 1:
+        raise GraftlmError(f"--family-error={options.family_error}: use a probability above 0 and below 1")
+    if not 0 <= options.tolerance < math.inf:
+        raise GraftlmError(f"--tolerance={options.tolerance}: use a part such as 0.03, or 0")
+
+
 def guard(options: argparse.Namespace, folder: Path) -> int:
     """Measure both commits, print the table, return the exit code."""
+    check(options)
     needed = fewest_rounds(judged_figures(options.rows), family_error=options.family_error)
     if options.rounds < needed:
         raise GraftlmError(
@@ -81,8 +92,9 @@ def guard(options: argparse.Namespace, folder: Path) -> int:
                                          "tolerance": options.tolerance, "family_error": options.family_error,
                                          "model": options.model})  # fmt: skip
     results = measure_rounds(
-        peers, loads, rounds=options.rounds, start_row=START_ROW in options.rows, vocab_size=options.vocab_size
-    )
+        peers, loads, rounds=options.rounds, start_row=START_ROW in options.rows, vocab_size=options.vocab_size,
+        all_needed=True,
+    )  # fmt: skip
     for name, rows in results.failures.items():
         for row, words in rows.items():
             raise GraftlmError(f"the commit of {name!r} failed at {row!r}: {words}")
@@ -117,6 +129,7 @@ def judge_results(results: Results, *, tolerance: float, family_error: float) ->
         figure.title: figure for figure in results.all_figures() if not any(w in figure.title for w in _NOT_JUDGED)
     }
     ratios = {title: results.ratios(BEFORE, NOW, figure) for title, figure in figures.items()}
+    ratios = {title: values for title, values in ratios.items() if values}  # a figure of 0 compares with nothing
     found = judge(ratios, tolerance=tolerance, family_error=family_error)
     return {figures[title]: finding for title, finding in found.items()}
 

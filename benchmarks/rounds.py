@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
+from http.client import HTTPException
 
 import msgspec
+import psutil
 
 from benchmarks.commands import say
 from benchmarks.loads import FIRST_TOKEN, MEMORY, START_ROW, VOCABULARY, Figure, Load
@@ -18,7 +20,7 @@ from benchmarks.peer import Peer, RunningPeer
 from graftlm.contracts.errors import GraftlmError
 
 #: What a peer's failure looks like from outside; anything else is a bug of ours.
-_FAILURES = (GraftlmError, OSError, subprocess.SubprocessError)
+_FAILURES = (GraftlmError, OSError, subprocess.SubprocessError, psutil.Error, HTTPException)
 
 
 class Failed(msgspec.Struct):
@@ -54,10 +56,11 @@ class Results(msgspec.Struct):
         return list(dict.fromkeys(figure for rows in self.figures.values() for figure in rows))
 
     def ratios(self, peer: str, other: str, figure: Figure) -> list[float]:
-        """Return, round by round, how many times better `peer` is than `other`; a round needs both."""
+        """Return, round by round, how many times better `peer` is than `other`; a round needs both, above 0."""
         pairs = zip(self.figures[peer].get(figure, []), self.figures[other].get(figure, []), strict=False)
         both = [(a, b) for a, b in pairs if a is not None and b is not None]
-        return [a / b if figure.more_is_better else b / a for a, b in both]
+        better = [(a, b) if figure.more_is_better else (b, a) for a, b in both]
+        return [more / less for more, less in better if more > 0 and less > 0]
 
 
 def measure_rounds(
@@ -67,8 +70,12 @@ def measure_rounds(
     rounds: int,
     start_row: bool = True,
     vocab_size: int = VOCABULARY,
+    all_needed: bool = False,
 ) -> Results:
-    """Measure all peers `rounds` times. One that cannot be started, or dies, is not tried again."""
+    """Measure all peers `rounds` times. One that cannot be started, or dies, is not tried again.
+
+    Where `all_needed`, the first failure ends it: what the others would do is of no use then.
+    """
     results = Results({peer.name: {} for peer in peers}, {peer.name: {} for peer in peers})
     given_up: set[str] = set()
     for turn in range(rounds):
@@ -78,6 +85,8 @@ def measure_rounds(
                 say(f"  {row}: {_in_short(outcome)}")
                 if row != START_ROW or start_row or isinstance(outcome, Failed):
                     results.keep(peer.name, row, outcome, turn=turn)
+                if isinstance(outcome, Failed) and all_needed:
+                    return results
                 if isinstance(outcome, Failed) and outcome.fatal:
                     given_up.add(peer.name)
     return results

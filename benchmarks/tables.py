@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.rounds import Results
 from graftlm.cli.bench import report
 from graftlm.contracts.errors import GraftlmError
+from graftlm.models.cache_folder import replace_file
 
 
 def with_spread(values: Sequence[float]) -> str:
@@ -104,9 +105,9 @@ def read_around(path: Path, name: str) -> tuple[str, str]:
 
 
 def write_between(path: Path, name: str, text: str) -> None:
-    """Replace what lies between the two marks of a page."""
+    """Replace what lies between the two marks of a page, in one step."""
     before, after = read_around(path, name)
-    path.write_text(f"{before}\n{text}\n\n{after}", encoding="utf-8")
+    replace_file(path.resolve(), f"{before}\n{text}\n\n{after}")
 
 
 def as_json(results: Results, *, ours: str) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def as_json(results: Results, *, ours: str) -> dict[str, Any]:
 
 
 def print_and_keep(result: Mapping[str, Any], text: str, json_file: str | None) -> None:
-    """Show the text and write the JSON; with --json=- only that."""
-    report.write_json(result, json_file)
+    """Show the text, then write the JSON: what cannot be written takes nothing away. With --json=- only that."""
     if json_file != "-":
-        print(text)
+        print(text, flush=True)
+    report.write_json(result, json_file)

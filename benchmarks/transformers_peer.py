@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,8 +20,17 @@ from benchmarks.peer import memory_mib
 from graftlm.cli.bench.client import Exchange
 from graftlm.cli.bench.launch import LaunchFailed
 from graftlm.cli.bench.prompts import Prompt
+from graftlm.contracts.errors import GraftlmError
 
 _CHILD = Path(__file__).with_name("transformers_child.py")
+
+
+def installed_version() -> str:
+    """Return the version of transformers here; raises GraftlmError."""
+    try:
+        return version("transformers")
+    except PackageNotFoundError:
+        raise GraftlmError("--transformers: it is not installed in this environment; leave it out") from None
 
 
 class TransformersPeer:
@@ -31,7 +40,7 @@ class TransformersPeer:
     settings = "generate, fp32, in process, all prompts of a batch at once"
 
     def __init__(self, checkpoint: Path, threads: int) -> None:
-        self.version = version("transformers")
+        self.version = installed_version()
         self._checkpoint = checkpoint
         self._threads = threads
 

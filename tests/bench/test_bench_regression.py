@@ -89,7 +89,14 @@ def test_a_sleep_in_the_step_fails(repository):
     ("words", "parts"),
     [
         (["--base", "no-such-branch"], ["no-such-branch"]),
+        (["--base", "--output=x"], ["expected one argument"]),
+        (["--base=--output=x"], ["'--output=x' is no commit"]),
+        (["--repository", "/"], ["not a git repository"]),
         (["--rounds", "3"], ["--rounds=3", "use 7 or more"]),
+        (["--family-error", "0"], ["--family-error=0.0", "above 0 and below 1"]),
+        (["--family-error", "nan"], ["--family-error=nan"]),
+        (["--tolerance", "-1"], ["--tolerance=-1.0"]),
+        (["--rows", "1", "1"], ["--rows names '1' twice"]),
     ],
 )
 def test_what_tells_nothing_is_refused(repository, words, parts):
@@ -98,3 +105,36 @@ def test_what_tells_nothing_is_refused(repository, words, parts):
 
     assert done.returncode == 2
     assert all(part in done.stderr for part in parts)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_shallow_clone_says_its_cure(repository, tmp_path):
+    """The earlier commit is not there, and git's own words do not say why."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{repository}", str(clone)], check=True)
+    done = guard(clone)
+
+    assert done.returncode == 2
+    assert "'HEAD~1' is no commit of" in done.stderr and "git fetch --unshallow" in done.stderr
+
+
+def test_a_commit_that_cannot_be_measured_ends_the_run_at_once(repository, tmp_path):
+    """Exit code 2 and its last words, after one launch; also one that cannot be installed, or has no project."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(repository), str(clone)], check=True)
+    (clone / "src" / "graftlm" / "__main__.py").write_text(
+        "import sys\n"
+        "if '--version' in sys.argv: print('graftlm 1.0')\n"
+        "else: raise SystemExit('it does not start')\n"
+    )
+    commit(clone, "does not start")
+    (clone / "pyproject.toml").write_text("no toml")
+    commit(clone, "cannot be installed")
+    broken = guard(clone, "--base", "HEAD~2", "--head", "HEAD~1")
+    other = guard(clone, "--base", "HEAD~2")
+
+    assert broken.returncode == 2, broken.stdout + broken.stderr
+    assert "the commit of 'now' failed at 'start'" in broken.stderr and "it does not start" in broken.stderr
+    assert "round 2" not in broken.stderr
+    assert other.returncode == 2
+    assert "could not be installed" in other.stderr

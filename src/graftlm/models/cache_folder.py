@@ -42,5 +42,9 @@ def locked(file: Path) -> Iterator[None]:
 def replace_file(file: Path, text: str) -> None:
     """Write `text` to `file` in one step, so that no reader sees half of it."""
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(file)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    finally:
+        with contextlib.suppress(OSError):  # it has been moved, or could not be made
+            partial.unlink()

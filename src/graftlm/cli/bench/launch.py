@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
 from typing import Any, Self
 
 import msgspec
@@ -83,7 +84,7 @@ class ServerProcess:
         try:
             model = self.get("/v1/models")["data"][0]["id"]
             self._post("/v1/completions", {"model": model, "prompt": _PROMPT, "max_tokens": 1, "ignore_eos": True})
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError, TypeError, HTTPException) as error:
             words = f"{self.last_words()}\n{error!r}".strip()
             raise LaunchFailed(self.title, code=self.process.poll(), words=words) from error
         return StartTimes(answered_s=answered, ready_s=ready, first_token_s=self._elapsed())
@@ -112,7 +113,7 @@ class ServerProcess:
                 return int(response.status)
         except urllib.error.HTTPError as error:
             return error.code
-        except OSError:
+        except (OSError, HTTPException):  # nobody is there, or something that speaks no HTTP
             return None
 
     def _elapsed(self) -> float:
@@ -125,13 +126,15 @@ class ServerProcess:
 
     def end(self) -> None:
         """Ask the server to end, then sweep away what is left of its group."""
-        self.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # then by force
-            self.process.wait(timeout=_GRACE_S)
-        with contextlib.suppress(ProcessLookupError):  # nothing is left, as it should be
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self._log.close()
+        try:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # then by force
+                self.process.wait(timeout=_GRACE_S)
+        finally:  # also if somebody is tired of waiting
+            with contextlib.suppress(ProcessLookupError):  # nothing is left, as it should be
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self._log.close()
 
     def __enter__(self) -> Self:
         return self
