@@ -39,12 +39,15 @@ SHORT_GRACE_S = 0.3
 
 
 class Setup(msgspec.Struct, kw_only=True):
-    """The first frame: what makes the child see the same modules and log like its parent."""
+    """The first frame: what makes the child see the same modules and log like its parent.
+
+    What comes from the system is in its own bytes, which need not be UTF-8.
+    """
 
     name: str
-    sys_path: list[str]
-    cwd: str
-    environment: dict[str, str] | None = None
+    sys_path: list[bytes]
+    cwd: bytes
+    environment: dict[bytes, bytes] | None = None
     """The whole environment, for a forked child; a fresh interpreter has it already."""
     log: LogSettings
     trace_startup: bool = False
@@ -134,12 +137,12 @@ def _apply_setup(setup: Setup) -> None:
     _set_up.set()
     if setup.environment is not None:
         os.environ.clear()
-        os.environ.update(setup.environment)
+        os.environb.update(setup.environment)
         _tell_preloaded_torch()
     if setup.trace_startup:
         startup_trace.begin(setup.name)
     os.chdir(setup.cwd)
-    sys.path[:] = setup.sys_path
+    sys.path[:] = map(os.fsdecode, setup.sys_path)
     configure_logging(setup.log.levels, setup.log.fmt, setup.name)
 
 

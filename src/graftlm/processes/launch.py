@@ -213,9 +213,9 @@ def start_child(
             raise
     setup = Setup(
         name=name,
-        sys_path=list(sys.path),
-        cwd=os.getcwd(),  # noqa: PTH109 - a string for the wire
-        environment=None if isinstance(handle, _Spawned) else environment,
+        sys_path=[os.fsencode(folder) for folder in sys.path],
+        cwd=os.getcwdb(),  # noqa: PTH109 - bytes for the wire
+        environment=None if isinstance(handle, _Spawned) else _in_bytes(environment),
         log=current_log_settings(),
         trace_startup=startup_trace.recording(),
         shared_directory=child.shared_directory,
@@ -223,6 +223,10 @@ def start_child(
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # wait_ready tells
         channel.send_frame(FrameKind.SETUP, msgspec.msgpack.encode(setup))
     return child
+
+
+def _in_bytes(environment: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
 
 
 def _spawn(name: str, channel: int, lifeline: int, environment: Mapping[str, str]) -> _Spawned:
