@@ -53,6 +53,26 @@ def test_the_death_of_a_child_is_noticed_though_its_parent_is_stopped(folder):
         os.kill(parent.record.pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_child_ends_when_its_taker_is_killed(folder, warm):
+    """At any moment, with whatever is still unread between them; also one that came from no parent."""
+    code = (
+        f"import sys, time; sys.path[:] = {sys.path!r}\n"
+        "from light_parents import take\n"
+        "from graftlm.processes.launch import start_child\n"
+        "from graftlm.processes.warm.client import find_warm_parents\n"
+        f"child = take(find_warm_parents()[0]) if {warm} else start_child('fresh')\n"
+        "child.run('child_functions:echo', b'on'); child.wait_ready(10)\n"
+        "print(child.pid, flush=True); time.sleep(60)\n"
+    )
+    with light_parent(order_for(folder)):
+        with subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, text=True) as taker:
+            assert taker.stdout is not None
+            pid = int(taker.stdout.readline())
+            taker.kill()
+        wait_until(lambda: not is_running(pid), "the end of the child")
+
+
 def test_many_who_ask_at_once_wait_for_their_turn(folder):
     """Also more than the kernel lets wait at a socket: nobody is told that a resource is unavailable."""
     taken, refused = [], []
