@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
+import threading
 
 import pytest
 from fake_api import FakeApi, running
@@ -39,6 +41,37 @@ def test_a_failed_request_is_no_measurement():
     """The second client stops, as the first does."""
     with running(FakeApi(fail_every=2)) as api, pytest.raises(SystemExit, match="429"):
         second_client.measure(api.url, [[1], [2]], 3)
+
+
+def test_an_answer_that_is_cut_off_is_no_measurement():
+    """The second client knows the end of an answer from the end of its connection."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    event = b'data: {"choices": [{"text": "a"}]}\n\n'
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stream = second_client.Stream("127.0.0.1", server.getsockname()[1], {"prompt": [1]})
+        answered = threading.Thread(target=_cut_off, args=(server, head + b"%x\r\n%b\r\n" % (len(event), event)))
+        answered.start()
+        second_client.run([stream])
+        answered.join()
+    refused = second_client.Stream("127.0.0.1", port := free_port(), {"prompt": [1]})
+    second_client.run([refused])
+    stream.read()
+
+    assert len(stream.moments) == 1
+    assert "RemoteProtocolError" in stream.error
+    assert "refused" in refused.error, port
+
+
+def _cut_off(server: socket.socket, answer: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65_536)
+        connection.sendall(answer)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_a_difference_between_the_clients_is_noticed():
