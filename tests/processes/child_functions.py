@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -91,4 +92,15 @@ def start_helper(payload: bytes, channel: Channel) -> int:
     channel.recv()
     helper.terminate()
     channel.send(str(helper.wait(5)).encode())
+    return 0
+
+
+def crash(payload: bytes, channel: Channel) -> int:
+    """End in native code, after READY; with a payload, in a process of its own first, which leaves us alive."""
+    if payload and os.fork() == 0:
+        ctypes.string_at(0)
+    if payload:
+        os.wait()
+    channel.ready()
+    ctypes.string_at(0)
     return 0

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from graftlm.contracts.communicator import DeviceCommunicator
 from graftlm.contracts.points import COMMUNICATORS
 from graftlm.plugins import record
-from graftlm.plugins.named import load_named
+from graftlm.plugins.named import load_named, plugin_named
+from graftlm.plugins.slow_calls import calling_at_start
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +71,9 @@ def init_distributed(
     group = dist.group.WORLD
     assert group is not None
     _rank, _size = rank, world_size
-    _communicator = cls(group=group, device=device or torch.device("cpu"), name="tp")
+    plugin = plugin_named(COMMUNICATORS, path)
+    with calling_at_start(plugin, f"{cls.__name__}.__init__") if plugin is not None else contextlib.nullcontext():
+        _communicator = cls(group=group, device=device or torch.device("cpu"), name="tp")
     remark = _communicator.remark
     record("communicator_built", group="tp", size=world_size, cls=path, **({"remark": remark} if remark else {}))
     logger.debug("communicator built group=tp size=%d cls=%s remark=%s", world_size, path, remark or "none")

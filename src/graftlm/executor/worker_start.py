@@ -18,7 +18,8 @@ from graftlm.contracts.points import WORKERS
 from graftlm.ops.attention.unused_kernels import tell_unused_overrides
 from graftlm.platforms.hooks import call_hook
 from graftlm.plugins import calling, current_host, record
-from graftlm.plugins.named import load_named
+from graftlm.plugins.named import load_named, plugin_named
+from graftlm.plugins.slow_calls import told_when_slow
 from graftlm.processes.startup_trace import span
 
 if TYPE_CHECKING:
@@ -46,11 +47,12 @@ def start_worker(
     with span("resolve the worker class"):
         cls = resolve_worker_class(config)
     with _blaming(cls):
-        worker: Worker = cls(
-            config, rank=rank, local_rank=local_rank, distributed_init_method=distributed_init_method
-        )
+        with told_when_slow():
+            worker: Worker = cls(
+                config, rank=rank, local_rank=local_rank, distributed_init_method=distributed_init_method
+            )
         on_status("preparing the device")
-        with span("prepare the device"):
+        with span("prepare the device"), told_when_slow():
             worker.init_device()
         on_status("loading the model")
         begun = time.monotonic()
@@ -73,8 +75,11 @@ def _blaming(cls: type) -> contextlib.AbstractContextManager[None]:
     host, package = current_host(), cls.__module__.partition(".")[0]
     platform = host.platform_choice
     mine = [p for p in host.known_plugins if p.package == package]
-    # Of a distribution with several plugins, the platform is the one that a worker belongs to.
-    plugin = next((p for p in mine if platform is not None and p.label == platform.label), next(iter(mine), None))
+    # Of a distribution with several plugins, the one that is the class, else the platform that it belongs to.
+    itself = plugin_named(WORKERS, f"{cls.__module__}:{cls.__qualname__}")
+    plugin = itself or next(
+        (p for p in mine if platform is not None and p.label == platform.label), next(iter(mine), None)
+    )
     if plugin is None or plugin.built_in:
         return contextlib.nullcontext()
     return calling(plugin, f"start of {cls.__name__}")

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from graftlm.plugins.blame import calling
 from graftlm.plugins.current import find_host
 from graftlm.plugins.points import ExtensionPoint
 from graftlm.plugins.resolve import resolve_class_path
+from graftlm.plugins.slow_calls import calling_at_start
 
 
 def provided_names(point: ExtensionPoint[Any], built_in: Mapping[str, str]) -> list[str]:
@@ -33,11 +33,14 @@ def disabled_built_ins(point: ExtensionPoint[Any]) -> set[str]:
 
 
 def calling_extension(point: ExtensionPoint[Any], name: str, hook: str) -> AbstractContextManager[None]:
-    """Name the plugin that provides `name` in any exception of the block; the engine's own need no naming."""
+    """Name the plugin that provides `name` in any exception of the block, and while the block takes long.
+
+    The engine's own need no naming.
+    """
     host = find_host()
     if host is None or name not in host.available(point):
         return nullcontext()
-    return calling(host.find(point, name), hook)
+    return calling_at_start(host.find(point, name), hook)
 
 
 def load_extension(point: ExtensionPoint[Any], name: str, built_in: Mapping[str, str]) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graftlm.contracts.points import OP_IMPLEMENTATIONS
 from graftlm.ops.entry_points import available, find, load_if_sound
 from graftlm.ops.implementation import OpImplementation
-from graftlm.plugins import calling
+from graftlm.plugins.slow_calls import calling_at_start
 
 if TYPE_CHECKING:
     from graftlm.contracts.platform import Platform
@@ -70,10 +70,10 @@ def _first_provider(
         cls = _load(name, build)
         if cls is None:
             continue
-        with calling(find(OP_IMPLEMENTATIONS, name), "supports"):
+        with calling_at_start(find(OP_IMPLEMENTATIONS, name), "supports"):
             answer = cls.supports(device=build.device, dtype=build.dtype, shape=shape)
         if answer is True:
-            with calling(find(OP_IMPLEMENTATIONS, name), "construction"):
+            with calling_at_start(find(OP_IMPLEMENTATIONS, name), "construction"):
                 return cls(op), name
         refusals.append(f"{name}: {answer or 'not supported'}")
     if refusals:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 
 from graftlm.contracts.errors import StartupError
-from graftlm.plugins import find_host
+from graftlm.plugins import Plugin, find_host
+from graftlm.plugins.blame import Call
 from graftlm.plugins.registrar import distribution_of
+from graftlm.plugins.slow_calls import told_when_slow
+from graftlm.processes.hung_calls import given_up_after
+
+#: How many seconds one op, or one way to multiply, may take for all of its comparisons.
+LIMIT_S = 300.0
 
 
 class OpRefused(StartupError):
@@ -30,6 +38,7 @@ class Provider:
     code: type
     plugin: str
     name: str | None
+    known: Plugin | None = None
 
     @property
     def cure(self) -> str:
@@ -50,4 +59,23 @@ def provider_of_code(code: type) -> Provider:
         return Provider(code, distribution, None)
     own = [p for p in known if p.value.partition(":")[0] == code.__module__]
     plugin = (own or known)[0]
-    return Provider(code, f"{distribution} {plugin.version}", None if plugin.built_in else plugin.name)
+    return Provider(code, f"{distribution} {plugin.version}", None if plugin.built_in else plugin.name, plugin)
+
+
+@contextlib.contextmanager
+def in_time(op: str, computed_by: Provider) -> Iterator[None]:
+    """Say while the block takes long whose op is verified; a process of ours fails when it takes `LIMIT_S`.
+
+    The engine's own ops are not watched.
+    """
+    plugin = computed_by.known
+    if plugin is None or plugin.built_in:
+        yield
+        return
+
+    def refusal(place: str) -> OpRefused:
+        problem = f"it has not come back after {LIMIT_S:g} s; it is in {place}"
+        return OpRefused(op, computed_by=computed_by, problem=problem)
+
+    with told_when_slow(Call(plugin, f"--verify-ops of {op}"), limit_s=LIMIT_S), given_up_after(LIMIT_S, refusal):
+        yield

@@ -17,7 +17,7 @@ from graftlm.ops.build import building_aside
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import Comparison, OpExample, Tolerance, check_call, fresh
 from graftlm.ops.pluggable import Construction, PluggableLayer
-from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, provider_of_code
+from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, in_time, provider_of_code
 from graftlm.ops.verify_weights import verify_weights
 from graftlm.plugins import calling, record
 from graftlm.plugins.spelling import error_text
@@ -38,7 +38,8 @@ def verify_ops(root: torch.nn.Module, config: EngineConfig, *, dtype: torch.dtyp
     unverified: dict[str, str] = {}
     with torch.inference_mode():
         for op in _distinct(root):
-            reason = _verify(op, config, dtype=dtype, device=device)
+            with in_time(_name_of(op), provider_of(op)):
+                reason = _verify(op, config, dtype=dtype, device=device)
             if reason:
                 unverified[_name_of(op)] = reason
         unverified |= verify_weights(root, seed=_SEED, dtype=dtype, device=device)
@@ -114,9 +115,9 @@ def reference_of(op: CustomOp, config: EngineConfig, *, dtype: torch.dtype, devi
     return reference
 
 
-def provider_of(op: CustomOp) -> Provider:
+def provider_of(op: PluggableLayer) -> Provider:
     """Tell whose code computes `op`."""
-    implementation = op.choice.implementation
+    implementation = op.choice.implementation if isinstance(op, CustomOp) else None
     return provider_of_code(type(op) if implementation is None else type(implementation))
 
 

@@ -15,7 +15,7 @@ import torch
 from graftlm.contracts.quantization import LinearMethod
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import Comparison, Tolerance, compare, random_numbers, roundings
-from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, provider_of_code
+from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, in_time, provider_of_code
 from graftlm.plugins import calling, record
 from graftlm.plugins.registrar import distribution_of
 from graftlm.plugins.spelling import error_text
@@ -38,9 +38,10 @@ def verify_weights(root: torch.nn.Module, *, seed: int, dtype: torch.dtype, devi
     for name, layer, method, shape in _distinct(root):
         provider = provider_of_code(type(method))
         try:
-            largest, tolerance = _verify(
-                name, layer, method, shape, provider=provider, seed=seed, dtype=dtype, device=device
-            )
+            with in_time(_OP, provider):
+                largest, tolerance = _verify(
+                    name, layer, method, shape, provider=provider, seed=seed, dtype=dtype, device=device
+                )
         except Unverifiable as error:
             unverified[f"{_OP} of {provider.path}"] = str(error)
             continue

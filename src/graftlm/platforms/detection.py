@@ -25,7 +25,7 @@ from graftlm.plugins.host import PluginHost
 from graftlm.plugins.plan import PlatformChoice
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.selection import LEFT_OUT
-from graftlm.plugins.slow_calls import told_when_slow
+from graftlm.plugins.slow_calls import calling_at_start, told_when_slow
 from graftlm.plugins.spelling import encodable, error_text, kind_of
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def decide(host: PluginHost, *, name: str | None, allow_fallback: bool) -> None:
 
 def load_platform(class_path: str, plugin: Plugin | str) -> Platform:
     """Import a platform class and make its one object of this process."""
-    with calling(plugin, "import"):
+    with calling_at_start(plugin, "import"):
         found = resolve_class_path(class_path, what="platform class")
         if not (isinstance(found, type) and issubclass(found, Platform)):
             raise WrongPlatformClass(class_path, found=found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Generic, TypeVar, cast
 
-from graftlm.plugins.blame import calling, current_call
+from graftlm.plugins.blame import current_call
 from graftlm.plugins.entry import Entry, key_text, same_value, value_text
 from graftlm.plugins.errors import DuplicateRegistration, LateRegistration, NotReplayable, UnknownKey
 from graftlm.plugins.plugin import Plugin
@@ -17,6 +17,7 @@ from graftlm.plugins.process_host import held_host, record
 from graftlm.plugins.registrar import Registrar, find_registrar
 from graftlm.plugins.replay import Replay, as_replay, expect, expected
 from graftlm.plugins.resolve import resolve_class_path
+from graftlm.plugins.slow_calls import calling_at_start
 from graftlm.plugins.transaction import Step, current_transaction, keep_orphan
 
 __all__ = [
@@ -74,7 +75,7 @@ class Registry(Generic[T]):
         if not isinstance(entry.value, str):
             return cast(T, entry.value)
         if entry.resolved is None:
-            with calling(entry.plugin or entry.owner, f"import {entry.value}"):
+            with calling_at_start(entry.plugin or entry.owner, f"import {entry.value}"):
                 entry.resolved = resolve_class_path(entry.value, what=f"{self.kind} {key_text(key)!r}")
         return cast(T, entry.resolved)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import gc
 import importlib
 import os
@@ -26,6 +25,8 @@ from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel, FrameKind
 from graftlm.processes.exit_guard import guard_exits
 from graftlm.processes.failure import Failure
+from graftlm.processes.hung_calls import hold_parent
+from graftlm.processes.lifeline import leave_last_words
 from graftlm.processes.logs import LogSettings, configure_logging
 from graftlm.processes.shutdown import leave_signals_to_parent
 
@@ -100,7 +101,8 @@ def without_collections() -> Iterator[None]:
 def run_child(channel: Channel, lifeline: int) -> int:
     """Serve the parent's orders until its RUN is done; returns the exit code."""
     leave_signals_to_parent()
-    faulthandler.enable()
+    leave_last_words(lifeline)
+    hold_parent(channel)
     guard_exits()
     threading.Thread(target=_watch_parent, args=(lifeline,), name="parent watch", daemon=True).start()
     try:
@@ -162,8 +164,9 @@ def _resolve(path: str) -> Callable[..., Any]:
 
 def _watch_parent(lifeline: int) -> None:
     """Wait for the parent's end of the lifeline to close: nothing is ever written to it."""
-    while os.read(lifeline, 1):
-        pass
+    with contextlib.suppress(ConnectionError):  # a parent that is killed leaves our last words unread: a reset
+        while os.read(lifeline, 1):
+            pass
     _set_up.wait(SHORT_GRACE_S)  # a parent that died early may have left the directory's name in the pipe
     _remove_shared_directory()
     if _in_main.is_set():

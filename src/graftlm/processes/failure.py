@@ -16,7 +16,7 @@ from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
 from graftlm.plugins.errors import PluginError, PluginFailed
 
-#: What native code does to its process; faulthandler prints the stack first.
+#: What native code does to its process; its parent prints the stack that it left.
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
@@ -74,17 +74,17 @@ def _wants_traceback(error: BaseException) -> bool:
     return debugging or isinstance(error, PluginFailed) or not is_expected(error)
 
 
-def describe_exit(code: int | None) -> str:
-    """Say in words how a process ended."""
+def describe_exit(code: int | None, *, whose: str = "") -> str:
+    """Say in words how a process ended, and in `whose` code, as its last words tell."""
     if code is None:
         return "ended without an exit code"
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"ended with exit code {code}" + (f": {whose}" if whose else "")
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
     hint = " (by hand, or by the system because memory ran out)" if -code == signal.SIGKILL else ""
     if -code in _CRASHES:
-        hint = " (a crash in native code; the stack above says whose, or `graftlm plugins doctor`)"
+        hint = f" (a crash in native code, {whose or 'the stack above says whose, or `graftlm plugins doctor`'})"
     return f"was killed by {name}{hint}"

@@ -22,6 +22,8 @@ from graftlm.processes.channel import Channel, FrameKind
 from graftlm.processes.child import Order, Setup
 from graftlm.processes.failure import ChildFailed, Failure, describe_exit
 from graftlm.processes.interpreter import start_interpreter
+from graftlm.processes.last_words import whose_code
+from graftlm.processes.lifeline import Lifeline
 from graftlm.processes.logs import current_log_settings
 
 StartMethod = Literal["spawn", "forkserver"]
@@ -46,7 +48,7 @@ class Handle(Protocol):
 class ChildProcess:
     """One child. `sentinel` becomes readable when it is gone; `channel` carries its messages."""
 
-    def __init__(self, name: str, *, handle: Handle, channel: Channel, lifeline: int) -> None:
+    def __init__(self, name: str, *, handle: Handle, channel: Channel, lifeline: Lifeline) -> None:
         self.name = name
         self.pid = handle.pid
         self.channel = channel
@@ -56,6 +58,7 @@ class ChildProcess:
         self.sentinel, self._gone_writer = os.pipe()
         self._gone = threading.Event()
         self._exit_code: int | None = None
+        self._last_words = ""
         self._exit_callbacks: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -63,6 +66,9 @@ class ChildProcess:
 
     def _wait(self) -> None:
         self._exit_code = self._handle.wait()
+        self._last_words = self._lifeline.take_last_words()
+        if self._last_words and sys.stderr is not None:
+            print(f"{self.name}: {self._last_words}", file=sys.stderr, flush=True)
         with self._lock:
             self._gone.set()
             os.close(self._gone_writer)
@@ -128,14 +134,14 @@ class ChildProcess:
         code = self.exit_code(_EXIT_CODE_S)
         if self._handle.reason:
             return f"process {self.pid} was ended: {self._handle.reason}"
-        return f"process {self.pid} {describe_exit(code)}"
+        return f"process {self.pid} {describe_exit(code, whose=whose_code(self._last_words))}"
 
     def let_go(self) -> None:
         """Close the child's pipes without waiting: it ends by itself, within its grace."""
         if not self._closed:
             self._closed = True
             self.channel.close()
-            os.close(self._lifeline)
+            self._lifeline.let_go()
 
     def stop(self, timeout_s: float = 2.0) -> int | None:
         """Let the child end, kill it when `timeout_s` is over, and return its exit code. Safe to call twice."""
@@ -184,25 +190,25 @@ def start_child(
     place of the start method.
     """
     channel, theirs = Channel.pair()
-    lifeline_reader, lifeline = os.pipe()
+    lifeline, lifeline_reader = Lifeline.pair()
     environment = {**os.environ, **(env or {})}
     handle: Handle
     try:
         if fork is not None:
-            handle = fork(theirs.fileno(), lifeline_reader)
+            handle = fork(theirs.fileno(), lifeline_reader.fileno())
         elif start_method == "forkserver":
             from graftlm.processes.forking import fork_child
 
-            handle = fork_child(theirs.fileno(), lifeline_reader)
+            handle = fork_child(theirs.fileno(), lifeline_reader.fileno())
         else:
-            handle = _spawn(name, theirs.fileno(), lifeline_reader, environment)
+            handle = _spawn(name, theirs.fileno(), lifeline_reader.fileno(), environment)
     except BaseException:
         channel.close()
-        os.close(lifeline)
+        lifeline.close()
         raise
     finally:
         theirs.close()
-        os.close(lifeline_reader)
+        lifeline_reader.close()
     child = ChildProcess(name, handle=handle, channel=channel, lifeline=lifeline)
     if make_directory is not None:
         try:

@@ -19,8 +19,9 @@ from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import ENDPOINT_PLUGINS
 from graftlm.frontend.http.endpoint_grants import OVERRIDES_FLAG, read_grants
 from graftlm.frontend.http.endpoint_routes import check_own_routes, check_taken, overrides_of
-from graftlm.plugins import Plugin, calling, record
+from graftlm.plugins import Plugin, record
 from graftlm.plugins.resolve import path_of
+from graftlm.plugins.slow_calls import calling_at_start
 from graftlm.plugins.spelling import kind_of
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ async def attach_endpoint_plugins(app: FastAPI, state: ServerState, *, llm: Asyn
 def _phase(host: PluginHost, owner: Plugin, phase: str) -> Iterator[None]:
     """Make what the block raises the failure of a plugin, with its name and the cure."""
     try:
-        with calling(owner, phase):
+        with calling_at_start(owner, phase):
             yield
     except Exception as error:
         raise host.failed(owner, phase=phase, cause=error) from error

@@ -12,7 +12,8 @@ from graftlm.contracts.points import QUANTIZATION_METHODS
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.ops.build import find_build
 from graftlm.ops.entry_points import available, find, load
-from graftlm.plugins import Plugin, Registry, UnknownKey, calling
+from graftlm.plugins import Plugin, Registry, UnknownKey
+from graftlm.plugins.slow_calls import calling_at_start
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +67,7 @@ def quantization_of(config: EngineConfig) -> QuantizationConfig | None:
 def build_method(name: str, hf_config: dict[str, Any]) -> QuantizationConfig:
     """Build a method by its name for a checkpoint's config."""
     cls = get_quantization_config(name)
-    with calling(_owner(name), "QuantizationConfig.from_checkpoint"):
+    with calling_at_start(_owner(name), "QuantizationConfig.from_checkpoint"):
         return cls.from_checkpoint(hf_config)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 from graftlm.contracts.attention import AttentionBackend
 from graftlm.contracts.platform import AttentionQuestion
 from graftlm.contracts.points import ATTENTION_BACKENDS
-from graftlm.plugins import calling, record
+from graftlm.plugins import record
 from graftlm.plugins.named import is_path, load_named, plugin_named
 from graftlm.plugins.resolve import split_path
+from graftlm.plugins.slow_calls import calling_at_start
 from graftlm.plugins.spelling import kind_of
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,6 @@ def _refusal(backend: Any, answer: str, question: AttentionQuestion) -> str | No
         missing = ", ".join(sorted(backend.__abstractmethods__))
         return f"{answer} does not implement {missing}"
     plugin = plugin_named(ATTENTION_BACKENDS, answer)
-    with calling(plugin, "supports") if plugin is not None else contextlib.nullcontext():
+    with calling_at_start(plugin, "supports") if plugin is not None else contextlib.nullcontext():
         reason = backend.supports(question)
     return f"{answer} cannot serve it: {reason}" if reason else None
