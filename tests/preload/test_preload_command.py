@@ -48,6 +48,7 @@ def test_preload_starts_shows_and_stops_a_parent(parents, tiny_llama):
     assert is_running(facts["pid"])
     assert f"the warm parent {facts['pid']}" in parents.command("--stop", str(tiny_llama)).stdout
     assert not is_running(facts["pid"])
+    assert json.loads(parents.command("--stop", "--json").stdout) == []
     assert parents.command("--status").stdout.strip() == "there is no warm parent"
     assert parents.command("--stop").returncode == 0
 
@@ -106,6 +107,7 @@ def test_a_model_of_a_plugin_leaves_its_weights_to_serve(tmp_path, tiny_llama):
     [
         (["--time-limit", "soon"], "--time-limit='soon': it is no such time"),
         (["--time-limit", "0"], "--time-limit='0': it is no such time"),
+        (["--time-limit", "0.01s"], "from 1s to 30d"),
         (["no-such-folder/model"], "no-such-folder/model"),
         (["--status", "--stop"], "not allowed with"),
         (["--no-such-flag"], "unknown flag --no-such-flag"),

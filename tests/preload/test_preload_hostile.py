@@ -13,15 +13,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from light_parents import FUNCTIONS, end_parent, light_parent, now, order_for, take, wait_until
+from light_parents import FUNCTIONS, end_parent, light_parent, now, order_for, take, wait_until, with_path
 
-from graftlm.contracts.errors import StartupError
 from graftlm.engine.warm_start import find_fitting
+from graftlm.processes.failure import ChildFailed
 from graftlm.processes.liveness import is_running
 from graftlm.processes.warm import client, lender, loaded_files
 from graftlm.processes.warm.client import NotTaken
 from graftlm.processes.warm.loaded_files import LoadedFiles
-from graftlm.processes.warm.place import check_room, log_path, lost, make_private, socket_path, warm_folder
+from graftlm.processes.warm.place import log_path, lost, make_private, socket_path
+from graftlm.processes.warm.starting import start_warm_parent
 
 
 @pytest.fixture
@@ -279,56 +280,6 @@ def test_what_the_kernel_hands_down_counts(folder, change, reason):
     assert reason in done.stdout, done.stderr
 
 
-def test_a_folder_in_which_nothing_can_be_written_is_refused(folder, monkeypatch):
-    """Before anything is imported: a full or read-only file system, a folder where a file is to be."""
-    check_room(folder, "0" * 12)
-    (folder / f"{'0' * 12}.sock").mkdir()
-    with pytest.raises(StartupError, match=r"0\.sock.*is a folder; remove it"):
-        check_room(folder, "0" * 12)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
-    try:
-        with pytest.raises(
-            StartupError, match=r"nothing can be written in .*: File too large.*GRAFTLM_PRELOAD_DIR"
-        ):
-            check_room(folder, "1" * 12)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-
-    assert [file.name for file in folder.iterdir()] == [f"{'0' * 12}.sock"]
-
-
-def test_a_folder_counts_by_its_whole_path(tmp_path, monkeypatch):
-    """A relative one is short on the command line, and a socket's address all the same too long."""
-    deep = tmp_path / ("x" * 100)
-    deep.mkdir()
-    monkeypatch.chdir(deep)
-
-    with pytest.raises(StartupError, match="too long for a socket"):
-        make_private(Path("here"))
-
-
-def test_a_folder_that_cannot_be_looked_at_is_a_cold_start(tmp_path, monkeypatch, caplog):
-    """No traceback ends a server for want of something that it does not need."""
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(tmp_path / "file" / "below"))
-
-    assert not find_fitting()
-    assert "warm parents are not used" in caplog.text and "cannot be looked at" in caplog.text
-
-
-def test_the_runtime_folder_of_another_user_is_nobodys(tmp_path, monkeypatch):
-    """What `su` and `sudo` leave in XDG_RUNTIME_DIR is not looked into, and no warning is written of it."""
-    monkeypatch.delenv("GRAFTLM_PRELOAD_DIR", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert warm_folder() == tmp_path / "graftlm"
-    with monkeypatch.context() as another:
-        another.setattr(os, "geteuid", lambda: 54321)
-        assert warm_folder().name == "graftlm-54321"
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "no-such-folder"))
-    assert warm_folder().name == f"graftlm-{os.geteuid()}"
-
-
 def test_a_handle_that_does_not_arrive_is_a_reason(folder, monkeypatch):
     """Whoever asks may be out of files too."""
     with light_parent(order_for(folder)) as parent:
@@ -346,3 +297,14 @@ def test_a_handle_that_does_not_arrive_is_a_reason(folder, monkeypatch):
         monkeypatch.undo()
         monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(folder))
         wait_until(lambda: parent.status().running == 0, "the end of the child that nobody took")
+
+
+def test_a_parent_that_dies_without_a_word_is_told_with_the_end_of_its_log(folder, tmp_path):
+    """Such as one that a native library ends while it is imported."""
+    (tmp_path / "fatal.py").write_text(
+        "import os, sys\nsys.stderr.write('FATAL: no such library\\n')\nos._exit(2)\n"
+    )
+    launched = start_warm_parent(order_for(folder, modules=("fatal",)), environment=with_path(tmp_path))
+    with pytest.raises(ChildFailed, match=r"exit code 2; the last line of .*\.log: FATAL: no such library"):
+        launched.wait_ready(lambda text: None)
+    launched.let_go()

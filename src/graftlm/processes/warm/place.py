@@ -90,8 +90,8 @@ def check_room(folder: Path, key: str) -> None:
         trial.write_bytes(bytes(_ROOM_BYTES))
     except OSError as error:
         raise StartupError(
-            f"nothing can be written in {str(folder)!r}: {error.strerror}; make room, or set GRAFTLM_PRELOAD_DIR "
-            "to another folder of your own"
+            f"nothing can be written in {str(folder)!r}: {error.strerror}; give it room and leave to write, "
+            "or set GRAFTLM_PRELOAD_DIR to another folder of your own"
         ) from error
     finally:
         with contextlib.suppress(OSError):

@@ -21,9 +21,10 @@ from graftlm.processes.warm.place import log_path
 class Launched:
     """A warm parent as its launcher holds it; one in the foreground ends with this object."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, *, log: Path | None = None) -> None:
         self.process = process
         self._channel = channel
+        self._log = log
 
     def wait_ready(self, on_status: Callable[[str], None]) -> str:
         """Return what it holds; raises ChildFailed with the cause when it gave up."""
@@ -38,9 +39,15 @@ class Launched:
                     raise ChildFailed(name, Failure.from_bytes(data))
                 case None:
                     code = self.process.wait()
-                    raise ChildFailed(name, Failure(cause=f"process {self.process.pid} {describe_exit(code)}"))
+                    cause = f"process {self.process.pid} {describe_exit(code)}{self._last_line()}"
+                    raise ChildFailed(name, Failure(cause=cause))
                 case (kind, _):
                     raise ChildFailed(name, Failure(cause=f"sent {kind.name} before READY"))
+
+    def _last_line(self) -> str:
+        """Return the end of what a process that could not say why it ended wrote into its log."""
+        lines = self._log.read_text(errors="replace").split("\n") if self._log and self._log.is_file() else []
+        return next((f"; the last line of {self._log}: {line.strip()}" for line in lines[::-1] if line.strip()), "")
 
     def let_go(self) -> None:
         """Close the pipe: a parent that is still preparing, or in the foreground, ends."""
@@ -51,7 +58,7 @@ def start_warm_parent(order: WarmOrder, *, environment: Mapping[str, str]) -> La
     """Start the process in a session of its own, writing to its log; in the foreground, as part of this one."""
     ours, theirs = socket.socketpair()
     with theirs, contextlib.ExitStack() as stack:
-        log = None
+        log = place = None
         if not order.foreground:
             place = log_path(Path(order.folder), order.key)
             log = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
@@ -63,4 +70,4 @@ def start_warm_parent(order: WarmOrder, *, environment: Mapping[str, str]) -> La
     channel = Channel(ours)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # wait_ready tells
         channel.send(msgspec.msgpack.encode(order))
-    return Launched(process, channel)
+    return Launched(process, channel, log=place)

@@ -1,0 +1,72 @@
+"""Where warm parents are found: folders in which nothing can be written, that are too deep, or another user's."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from graftlm.contracts.errors import StartupError
+from graftlm.engine.warm_start import find_fitting
+from graftlm.processes.warm.place import check_room, make_private, warm_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The private folder of this test."""
+    place = tmp_path / "warm"
+    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(place))
+    make_private(place)
+    return place
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_refused(folder, monkeypatch):
+    """Before anything is imported: a full or read-only file system, a folder where a file is to be."""
+    check_room(folder, "0" * 12)
+    (folder / f"{'0' * 12}.sock").mkdir()
+    with pytest.raises(StartupError, match=r"0\.sock.*is a folder; remove it"):
+        check_room(folder, "0" * 12)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        with pytest.raises(
+            StartupError, match=r"nothing can be written in .*: File too large.*GRAFTLM_PRELOAD_DIR"
+        ):
+            check_room(folder, "1" * 12)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+    assert [file.name for file in folder.iterdir()] == [f"{'0' * 12}.sock"]
+
+
+def test_a_folder_counts_by_its_whole_path(tmp_path, monkeypatch):
+    """A relative one is short on the command line, and a socket's address all the same too long."""
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+
+    with pytest.raises(StartupError, match="too long for a socket"):
+        make_private(Path("here"))
+
+
+def test_a_folder_that_cannot_be_looked_at_is_a_cold_start(tmp_path, monkeypatch, caplog):
+    """No traceback ends a server for want of something that it does not need."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(tmp_path / "file" / "below"))
+
+    assert not find_fitting()
+    assert "warm parents are not used" in caplog.text and "cannot be looked at" in caplog.text
+
+
+def test_the_runtime_folder_of_another_user_is_nobodys(tmp_path, monkeypatch):
+    """What `su` and `sudo` leave in XDG_RUNTIME_DIR is not looked into, and no warning is written of it."""
+    monkeypatch.delenv("GRAFTLM_PRELOAD_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert warm_folder() == tmp_path / "graftlm"
+    with monkeypatch.context() as another:
+        another.setattr(os, "geteuid", lambda: 54321)
+        assert warm_folder().name == "graftlm-54321"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "no-such-folder"))
+    assert warm_folder().name == f"graftlm-{os.geteuid()}"
