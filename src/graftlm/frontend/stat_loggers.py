@@ -21,6 +21,7 @@ from graftlm.contracts.stats import RequestStats, StatLogger, StepStats
 from graftlm.frontend.logging_stat_logger import LoggingStatLogger
 from graftlm.plugins import Plugin, calling, record
 from graftlm.plugins.call_times import timer_of
+from graftlm.plugins.process_host import check_invariants
 from graftlm.plugins.slow_calls import calling_at_start
 from graftlm.plugins.spelling import error_text
 
@@ -199,7 +200,9 @@ def _build(plugin: Plugin, target: Any, config: EngineConfig, host: PluginHost) 
     else:
         try:
             with calling_at_start(plugin, "StatLogger.__init__"):
-                return target(config)
+                stat_logger = target(config)
+                check_invariants()
+                return stat_logger
         except Exception as error:
             phase, cause = "StatLogger.__init__", error
     failure = host.failed(plugin, phase=phase, cause=cause)

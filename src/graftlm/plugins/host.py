@@ -66,7 +66,10 @@ class PluginHost:
         self.platform: Any = None
         """The Platform object once it is resolved; `graftlm.platforms` keeps it here."""
         self.invariants: list[Callable[[], None]] = []
-        """Called after each general plugin, within its transaction: what one raises is that plugin's fault."""
+        """Called after each general plugin, within its transaction, and later by `check_invariants`.
+
+        What one raises is the fault of the plugin that is called.
+        """
         self.notes: dict[str, list[str]] = {k: list(v) for k, v in discovery.notes.items()} if discovery else {}
         """Identity of a plugin → what is odd about it, and no error; see `note`."""
         self._settings = dict(plan.settings if plan else settings or {})

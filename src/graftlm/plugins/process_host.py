@@ -63,6 +63,12 @@ def hold_host(host: ProcessHost | None) -> None:
     _held = host
 
 
+def check_invariants() -> None:
+    """Raise for what the plugin code that is called now has changed and must not; it is put back."""
+    for check in _held.invariants if _held is not None else ():
+        check()
+
+
 def record(event: str, *, plugin: Plugin | str | None = None, **facts: Any) -> None:
     """Write an event into this process's ledger; does nothing when the process has no plugin host."""
     if _held is not None:

@@ -14,10 +14,12 @@ from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
+from graftlm.contracts.errors import StartupError
 from graftlm.frontend.http.errors import ClientGone, EndpointFailed, error_response
 from graftlm.frontend.http.websocket_ends import INTERNAL_ERROR, reason_of, refuse
-from graftlm.plugins import Plugin, calling
+from graftlm.plugins import Plugin, calling, find_host
 from graftlm.plugins.call_times import timer_of
+from graftlm.plugins.process_host import check_invariants
 
 if TYPE_CHECKING:
     from graftlm.frontend.http.state import ServerState
@@ -79,6 +81,18 @@ class EndpointBlame:
                 await error_response(failure)(scope, receive, send)
         finally:
             self._state.metrics.count_plugin_call(owner.label, time.monotonic() - begun)
+            self._tell_changes(owner)
+
+    def _tell_changes(self, owner: Plugin) -> None:
+        """Put back what the request changed of the platform, and tell; its answer has gone out already."""
+        try:
+            with calling(owner, "endpoint"):
+                check_invariants()
+        except StartupError as error:
+            self._state.metrics.count_plugin_error(owner.label)
+            if (host := find_host()) is not None:
+                host.note(owner, f"an endpoint changed what is decided, and it was put back: {error}")
+            logging.getLogger(f"plugin.{owner.name}").error("endpoint_change_undone %s", error)
 
     def _owner(self, scope: Scope) -> Plugin | None:
         state = self._state

@@ -20,6 +20,7 @@ from graftlm.contracts.points import ENDPOINT_PLUGINS
 from graftlm.frontend.http.endpoint_grants import OVERRIDES_FLAG, read_grants
 from graftlm.frontend.http.endpoint_routes import check_own_routes, check_taken, overrides_of
 from graftlm.plugins import Plugin, record
+from graftlm.plugins.process_host import check_invariants
 from graftlm.plugins.resolve import path_of
 from graftlm.plugins.slow_calls import calling_at_start
 from graftlm.plugins.spelling import kind_of
@@ -82,6 +83,7 @@ def _phase(host: PluginHost, owner: Plugin, phase: str) -> Iterator[None]:
     try:
         with calling_at_start(owner, phase):
             yield
+            check_invariants()
     except Exception as error:
         raise host.failed(owner, phase=phase, cause=error) from error
 
