@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from graftlm.layers.quantization.unquantized import LinearImplementation
-from graftlm_kernels.native import DTYPE_CODES, PackedWeight, refusal, take_over
+from graftlm_kernels.native import DTYPE_CODES, PackedWeight, instruction_set, refusal, take_over
 
 if TYPE_CHECKING:
     from graftlm.ops.custom_op import CustomOp
@@ -31,6 +31,10 @@ class Linear(LinearImplementation):
     @classmethod
     def supports(cls, *, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> bool | str:
         return refusal(device, dtype) or True
+
+    @classmethod
+    def instruction_set(cls) -> str:
+        return instruction_set()
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> None:
         weight = weights["weight"]

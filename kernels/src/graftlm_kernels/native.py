@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from graftlm.contracts.errors import StartupError
 from graftlm.ops.build import find_build
 from graftlm.processes.threads import threads_of_worker
 from graftlm_kernels import _native
@@ -19,7 +20,11 @@ BLOCK_COLUMNS = 32
 
 
 def use_threads() -> None:
-    """Compute with this worker's share of the cores; outside of a model's build, with as many threads as torch."""
+    """Compute with this worker's share of the cores; outside of a model's build, with as many threads as torch.
+
+    Raises StartupError where GRAFTLM_KERNELS_PATH asks for what this machine cannot run.
+    """
+    instruction_set()
     build = find_build()
     if build is None:
         _native.set_num_threads(torch.get_num_threads())
@@ -49,7 +54,10 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
 
 def instruction_set() -> str:
     """Return the path that runs on this machine: "avx512", "avx2" or "generic"."""
-    path: str = _native.path()
+    try:
+        path: str = _native.path()
+    except RuntimeError as error:  # the native side knows which processor this is, and says it
+        raise StartupError(f"GRAFTLM_KERNELS_PATH: {error}") from error
     return path
 
 

@@ -12,7 +12,7 @@ import torch
 
 from graftlm.ops.implementation import OpImplementation
 from graftlm_kernels import _native
-from graftlm_kernels.native import DTYPE_CODES, refusal, use_threads
+from graftlm_kernels.native import DTYPE_CODES, instruction_set, refusal, use_threads
 
 if TYPE_CHECKING:
     from graftlm.ops.custom_op import CustomOp
@@ -31,6 +31,10 @@ class CpuOp(OpImplementation):
     @classmethod
     def supports(cls, *, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> bool | str:
         return refusal(device, dtype) or True
+
+    @classmethod
+    def instruction_set(cls) -> str:
+        return instruction_set()
 
 
 class RMSNorm(CpuOp):

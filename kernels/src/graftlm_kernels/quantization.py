@@ -13,7 +13,15 @@ import torch
 from graftlm.contracts.quantization import LinearMethod, QuantizationConfig
 from graftlm.contracts.weights import QuantizedWeight
 from graftlm.ops.build import current_build
-from graftlm_kernels.native import BLOCK_COLUMNS, BLOCK_FORMATS, DTYPE_CODES, PackedWeight, refusal, take_over
+from graftlm_kernels.native import (
+    BLOCK_COLUMNS,
+    BLOCK_FORMATS,
+    DTYPE_CODES,
+    PackedWeight,
+    instruction_set,
+    refusal,
+    take_over,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +69,10 @@ class GGUFLinearMethod(LinearMethod):
     @property
     def kept_as(self) -> str:
         return "+".join(dict.fromkeys(name for name, _, _ in self.parts))
+
+    @property
+    def instruction_set(self) -> str:
+        return instruction_set()
 
     def create_weights(
         self, layer: torch.nn.Module, *, input_size: int, output_size: int, dtype: torch.dtype

@@ -26,6 +26,11 @@ class LinearMethod(ABC):
         """The number format in which the weight is kept, once it is loaded, as "Q4_1"; "" where nobody asks."""
         return ""
 
+    @property
+    def instruction_set(self) -> str:
+        """The instructions that multiply on this machine, as "avx2"; "" where the method has no choice."""
+        return ""
+
     @abstractmethod
     def create_weights(
         self, layer: torch.nn.Module, *, input_size: int, output_size: int, dtype: torch.dtype

@@ -20,6 +20,7 @@ from graftlm.layers.loading import missing_weights
 from graftlm.models.checkpoints import iterate_weights
 from graftlm.models.checkpoints.errors import MissingTensors
 from graftlm.models.held_model import number_of_events, take_held_model
+from graftlm.models.kept_weights import note_kept_weights
 from graftlm.models.registry import ModelRegistry
 from graftlm.ops.build import building
 from graftlm.ops.verify import verify_ops
@@ -52,6 +53,7 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
                 fill_model(model, config)
         else:
             model = held
+    note_kept_weights(model)
     if config.compilation.verify_ops:
         verify_ops(model, config, dtype=_DTYPES[config.model.dtype], device=device)
     seconds = time.monotonic() - started

@@ -33,6 +33,11 @@ class OpImplementation(ABC):
         """Return True, or the reason why not; `shape` is what the op class says of its fixed sizes."""
         return True
 
+    @classmethod
+    def instruction_set(cls) -> str:
+        """Name the instructions that it computes with on this machine, as "avx2"; "" where it has no choice."""
+        return ""
+
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute what the op's `forward_native` computes, within the op's tolerance."""

@@ -118,12 +118,25 @@ def explain_op(description: Description, name: str) -> Explanation:
             explanation.why = facts["reason"]
             reason = f"{facts['reason']}; in {event['process']} ({_count(event)} objects)"
             explanation.candidates.append(Candidate(name=facts["method"], state="won", reason=reason))
+    if name == "linear" or _is_switch_of(name, "linear_op"):
+        _add_kept_weights(explanation, events_of(description, "weights_kept"))
     if swaps:
         replacement = swaps[0]["facts"]["replacement"]
         explanation.answer = ", ".join(filter(None, [replacement, explanation.answer]))
     if not explanation.candidates:
         explanation.notes.append("no process has built it")
     return explanation
+
+
+def _add_kept_weights(explanation: Explanation, events: list[dict[str, Any]]) -> None:
+    """Add the methods that keep matrices in formats of their own, and multiply with them in the op's place."""
+    for event in events:
+        facts = event["facts"]
+        explanation.answer = ", ".join(dict.fromkeys(filter(None, [explanation.answer, facts["method"]])))
+        explanation.why = explanation.why or "the method that keeps the weights multiplies with them"
+        using = f", {facts['instruction_set']}" if facts["instruction_set"] else ""
+        reason = f"weights in {facts['format']}{using}; in {event['process']} ({_count(event)} layers)"
+        explanation.candidates.append(Candidate(name=facts["method"], state="won", reason=reason))
 
 
 def explain_kernels(description: Description, name: str = "") -> Explanation:

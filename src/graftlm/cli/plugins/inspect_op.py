@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graftlm.cli.plugins.explanation import Candidate, Explanation
 from graftlm.cli.plugins.helper import Inspection
 from graftlm.cli.plugins.inspect_steps import part_in_kept_steps
+from graftlm.cli.plugins.inspect_weights import add_instruction_sets, add_who_multiplies
 from graftlm.contracts.points import CUSTOM_OPS, OP_IMPLEMENTATIONS
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ def explain_op(host: PluginHost, config: EngineConfig, name: str, *, problem: st
         explanation.why = why
         if built:
             _add_what_was_built(host, explanation, switch)
+            if switch == "linear":
+                add_who_multiplies(host, config, explanation)
+        add_instruction_sets(explanation)
     running = [c.name for c in explanation.candidates if c.state in ("won", "asked when built")]
     explanation.facts["in kept decode steps"] = part_in_kept_steps(host, chosen, running)
     return Inspection(explanation=explanation, names=[n for n in (switch, path, path.replace(":", ".")) if n])
@@ -52,6 +56,7 @@ def explain_op(host: PluginHost, config: EngineConfig, name: str, *, problem: st
 
 def _find_layer(name: str) -> type[PluggableLayer] | None:
     from graftlm import layers
+    from graftlm.layers.quantization import unquantized  # noqa: F401 - it registers the op `linear`
     from graftlm.ops import sampling
     from graftlm.ops.custom_op import op_registry
     from graftlm.ops.pluggable import _layers

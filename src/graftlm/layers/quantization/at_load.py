@@ -93,6 +93,10 @@ class QuantizingMethod(LinearMethod):
     def kept_as(self) -> str:
         return self.inner.kept_as
 
+    @property
+    def instruction_set(self) -> str:
+        return self.inner.instruction_set
+
     def create_weights(
         self, layer: torch.nn.Module, *, input_size: int, output_size: int, dtype: torch.dtype
     ) -> None:
