@@ -76,10 +76,12 @@ check: $(STAMPS)/check
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest tests/check -m 'not demo'
 
-# The kernels alone, without Python, under AddressSanitizer and UBSan; FULL= runs the reduced grid.
+# The kernels alone, without Python: under AddressSanitizer and UBSan (FULL= runs the reduced grid), then, since
+# threads meet in the same places whatever the shapes, the reduced grid under ThreadSanitizer.
 FULL := full
 check-kernels:
-	@if [ -n "$(COMPILER)" ] && command -v cmake > /dev/null; then kernels/check.sh address $(FULL); \
+	@if [ -n "$(COMPILER)" ] && command -v cmake > /dev/null; then \
+	  kernels/check.sh address $(FULL) && kernels/check.sh thread; \
 	else echo "no C++ compiler or no cmake: the kernels are not checked"; fi
 
 fmt: $(STAMPS)/check
