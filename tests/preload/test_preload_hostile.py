@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -263,10 +264,17 @@ def test_code_that_every_interpreter_runs_is_compared(tmp_path, monkeypatch):
         ("ctypes.CDLL(None).personality(0x0040000)", "personality was"),
         ("ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)", "THP_enabled was"),
         ("ctypes.CDLL(None).prctl(29, 70000, 0, 0, 0)", "timer slack was"),
+        pytest.param(
+            "ctypes.CDLL(None).syscall(238, 3, ctypes.byref(ctypes.c_ulong(1)), 64)",
+            "memory policy was",
+            marks=pytest.mark.skipif(
+                platform.machine() != "x86_64" or not Path("/proc/self/numa_maps").exists(), reason="its number"
+            ),
+        ),
     ],
 )
 def test_what_the_kernel_hands_down_counts(folder, change, reason):
-    """Whatever `chrt`, `choom`, `setarch` or a service manager set for the command is its children's too."""
+    """Whatever `chrt`, `choom`, `numactl` or a service manager set for the command is its children's too."""
     code = (
         f"import ctypes, os, sys; sys.path[:] = {sys.path!r}\n{change}\n"
         "from light_parents import now\n"

@@ -98,6 +98,8 @@ def _from_the_kernel() -> dict[str, str]:
     for name, file in _KEPT_BY_THE_KERNEL.items():
         with contextlib.suppress(OSError):
             found[name] = Path("/proc/self", file).read_text(errors="replace").strip("\0\n ")
+    with contextlib.suppress(OSError, IndexError), Path("/proc/self/numa_maps").open() as mappings:
+        found["memory policy"] = mappings.readline().split()[1]  # of the program, which has none of its own
     return found
 
 
