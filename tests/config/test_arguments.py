@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from graftlm.cli import serve
+from graftlm.cli.bench import serve as bench_serve
 from graftlm.config.arguments import (
     ArgumentParser,
     UsageError,
@@ -13,6 +15,7 @@ from graftlm.config.arguments import (
 )
 from graftlm.config.errors import ConfigError, InvalidOption, UnknownOption
 from graftlm.config.options import engine_options, server_options
+from graftlm.config.vllm_flags import _ADVICE
 
 OPTIONS = (*engine_options(), *server_options())
 
@@ -81,6 +84,9 @@ def test_values_are_recorded_as_the_users_even_when_they_equal_the_default():
         (["--hf-overrides", "{a}"], "it is no JSON"),
         (["--kv-cache-memory-bytes", "lots"], "512m"),
         (["a", "b"], "unexpected argument 'b'"),
+        (["--additional-config", "{}"], "unknown flag --additional-config; --plugin-config NAME.KEY=VALUE"),
+        (["-cc.custom_ops=none"], "unknown flag -cc.custom_ops; there are --custom-ops"),
+        (["--save-result"], "unknown flag --save-result; see"),
         (["a", "--model", "b"], "given twice"),
     ],
 )
@@ -178,3 +184,34 @@ def test_every_option_has_help_and_a_spelling_of_its_own():
 
     assert all(option.help.endswith(".") for option in OPTIONS)
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("word", "kept"), [("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")])
+def test_number_formats_have_the_names_that_vllm_users_type(word, kept):
+    """One value is kept, whichever word was typed, in a flag or as a keyword."""
+    assert parse("--dtype", word).engine_config().model.dtype == kept
+    assert options_from_keywords({"dtype": word}).model.dtype == kept
+
+
+def test_a_keyword_of_vllm_is_refused_with_what_there_is_instead():
+    """As on the command line."""
+    with pytest.raises(UnknownOption, match=r"additional-config' in LLM\(\); --plugin-config NAME.KEY=VALUE"):
+        options_from_keywords({"additional_config": {}})
+
+
+def test_every_flag_of_vllm_with_advice_is_none_of_ours_and_its_advice_names_ours():
+    """Advice about a flag that serves is never given, and what it names exists."""
+    ours = {flag for command in (serve, bench_serve) for flag in command.build_parser().flags()}
+    for flag, (needed, advice) in _ADVICE.items():
+        assert needed in ours
+        assert any(flag not in command.build_parser().flags() for command in (serve, bench_serve)), flag
+        assert {word.strip(",;") for word in advice.split() if word.startswith("--")} <= ours, advice
+
+
+def test_unknown_flags_are_found_before_the_rest_is_judged():
+    """A value with a blank is none, nor is what follows --; a wrong value is left for later."""
+    parser = serve.build_parser()
+    parser.refuse_unknown_flags(["demo", "--dtype", "nonsense", "--chat-template", "--x y", "--", "--foo"])
+
+    with pytest.raises(UsageError, match="unknown flag --max-model-length; did you mean --max-model-len"):
+        parser.refuse_unknown_flags(["demo", "--dtype", "nonsense", "--max-model-length=8"])

@@ -25,7 +25,7 @@ def written(tmp_path_factory):
         place = folder / f"graftlm_new_{kind}"
         done = run_graftlm("plugins", "new", kind.replace("_", "-"), f"new-{kind}", "--directory", str(place))
         assert done.returncode == 0, done.stderr
-        assert f"Next: cd {place} && pip install --editable . && python -m pytest" in done.stdout
+        assert f"Next: cd {place} && pip install --editable . pytest && python -m pytest" in done.stdout
         found[kind] = place
     return found
 

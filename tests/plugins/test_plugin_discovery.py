@@ -39,7 +39,7 @@ def test_a_second_copy_of_a_distribution_is_reported_and_not_used(site) -> None:
     assert [(s.version, s.used_version, s.used_location) for s in found.shadows] == [("1.0", "2.0", str(used))]
 
 
-def test_a_stale_egg_info_does_not_win_over_installed_metadata(site) -> None:
+def test_a_stale_egg_info_does_not_win_over_installed_metadata(site, caplog) -> None:
     """An egg-info folder first on the path is the shadow, not the truth."""
     site.add("acme", {"general_plugins": {"real": "acme:f"}}, folder="site")
     site.add("acme", {"general_plugins": {"stale": "acme:f"}}, folder="src", egg=True)
@@ -48,6 +48,19 @@ def test_a_stale_egg_info_does_not_win_over_installed_metadata(site) -> None:
 
     assert [p.name for p in found.plugins] == ["real"]
     assert found.shadows[0].location.endswith("acme.egg-info")
+    assert "cure='install it again, or remove the folder'" in caplog.text
+
+
+def test_an_old_egg_info_beside_the_engines_own_source_is_not_worth_a_word(site, caplog) -> None:
+    """Whoever works on the engine has one; it counts for nothing, so nothing differs."""
+    site.add("graftlm-kernels", {"workers": {"new": "graftlm_kernels:f"}}, folder="site")
+    site.add("graftlm-kernels", {"workers": {"old": "graftlm_kernels:f"}}, folder="src", egg=True)
+
+    found = discover(ALL_POINTS)
+
+    assert [p.name for p in found.plugins] == ["new"]
+    assert not found.shadows[0].differs
+    assert "plugin_distribution_shadowed" not in caplog.text
 
 
 def test_the_same_folder_twice_on_the_path_is_no_shadow(site) -> None:

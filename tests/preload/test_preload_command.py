@@ -34,15 +34,19 @@ def parents(tmp_path: Path):
 
 
 def test_preload_starts_shows_and_stops_a_parent(parents, tiny_llama):
-    """It returns when the parent is warm; --status, the doctor and --stop know it by its model."""
-    done = parents.command(str(tiny_llama), "--time-limit", "90m")
+    """It returns when the parent is warm; --status, the doctor and --stop know it by its model.
+
+    Flags of the server, such as a port, are taken, so that a command line of `serve` can be used as it is.
+    """
+    done = parents.command(str(tiny_llama), "--time-limit", "90m", "--port", "8123", "--api-key", "key")
     assert done.returncode == 0, done.stderr
     assert f"holds torch, the kernels and the weights of {tiny_llama} in" in done.stdout
     assert "ends after 1 h 30 min" in done.stdout or "ends after 1 h 29 min" in done.stdout
     (facts,) = parents.status()
     assert facts["state"] == "ready" and facts["memory_bytes"] > 50 << 20 and facts["taken"] == 0
     doctor = run_graftlm("doctor", "--json", env=parents.environment)
-    assert f"warm parent {facts['pid']}, ready" in json.loads(doctor.stdout)["warm_parents"][0]
+    (told,) = json.loads(doctor.stdout)["warm_parents"]
+    assert f"warm parent {facts['pid']}, ready" in told and "; 0 processes taken" in told
 
     assert parents.command("--stop", "another").returncode == 1
     assert is_running(facts["pid"])

@@ -97,7 +97,7 @@ def _warm_parents(problems: list[str]) -> list[str]:
         for facts in described
         if facts["state"] == "stale"
     ]
-    return as_text(described).splitlines() if described else []
+    return [as_text([facts]).replace("\n  ", "; ") for facts in described]
 
 
 def _as_text(report: dict[str, Any]) -> str:

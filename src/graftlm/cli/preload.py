@@ -27,7 +27,7 @@ from graftlm.cli.startup import (
 )
 from graftlm.config.arguments import ArgumentParser, Arguments, read_arguments, read_selection
 from graftlm.config.errors import ConfigError, InvalidOption
-from graftlm.config.options import engine_options
+from graftlm.config.options import engine_options, server_options
 from graftlm.contracts.errors import GraftlmError, StartupError
 from graftlm.models.cache_folder import locked
 from graftlm.plugins.errors import PluginError
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from graftlm.plugins.host import PluginHost
     from graftlm.processes.shutdown import ShutdownRequest
 
-OPTIONS = engine_options()
+#: With the server's, so that a command line or a file of `serve` can be given as it is.
+OPTIONS = (*engine_options(), *server_options())
 
 #: What a child of ours imports anyway; nothing here asks for the platform while it is imported.
 MODULES = (
@@ -74,6 +75,9 @@ def build_parser() -> ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
     add_engine_flags(parser, OPTIONS)
+    for group in parser._action_groups:
+        if group.title == "server":
+            group.description = "Taken as `serve` takes them, and of no effect here"
     return parser
 
 
@@ -135,6 +139,7 @@ class _Wish:
 
 
 def _start(parser: ArgumentParser, argv: list[str], selection: Arguments, *, shutdown: ShutdownRequest) -> int:
+    parser.refuse_unknown_flags(argv)  # no plugin adds any
     wish, words = _resolve(parser, argv, selection)
     folder = warm_folder()
     make_private(folder)

@@ -186,6 +186,7 @@ def start_engine_command(
     parser = build_parser()
     if show_help_if_asked(parser, argv):
         return None
+    parser.refuse_unknown_flags(argv)  # a platform may add choices, but no flag
     known = {option.path for option in options}
     selection = read_selection(argv, options=options, more=[o for o in AHEAD_OPTIONS if o.path in known])
     start_logging(selection, default_levels=default_levels)

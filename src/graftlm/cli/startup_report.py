@@ -55,8 +55,11 @@ def _lines(traces: Sequence[ProcessTrace], events: Sequence[dict[str, Any]], lau
         for depth, span in outline(trace.spans):
             name = f"import {span.name}" if span.category == "import" else span.name
             yield f"{1000 * (span.start - launched):10.0f}{1000 * span.seconds:10.0f}  {'  ' * depth}{name}"
-        for plugin, ms in sorted(plugin_ms(events, trace.process).items(), key=lambda item: -item[1]):
-            yield f"{'':10}{ms:10.1f}  plugin {plugin}"
+        by_plugin = plugin_ms(events, trace.process)
+        if by_plugin:
+            yield f"{'':10}{sum(by_plugin.values()):10.1f}  of this in plugins (imports, calls, hooks), by name:"
+        for plugin, ms in sorted(by_plugin.items(), key=lambda item: -item[1]):
+            yield f"{'':10}{ms:10.1f}    plugin {plugin}"
 
 
 def outline(spans: Sequence[Span], shortest_s: float = _SHOWN_S) -> Iterator[tuple[int, Span]]:

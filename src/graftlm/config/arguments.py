@@ -26,12 +26,25 @@ from graftlm.config.options import (
     server_options,
 )
 from graftlm.config.server_config import ServerConfig
+from graftlm.config.vllm_flags import advice_for
 from graftlm.config.yaml_file import read_yaml_file
 from graftlm.plugins.spelling import nearest_names
 
 _TITLES = {name: section.__doc__ or name for name, section in EngineConfig.section_types().items()} | {
     "server": ServerConfig.__doc__ or "server"
 }
+
+
+#: What a field of text holds, in the help; TEXT for all others.
+_METAVARS = {
+    "model": "MODEL", "served_model_name": "NAME", "tokenizer": "PATH", "load_format": "NAME",
+    "distributed_executor_backend": "NAME", "worker_cls": "NAME", "scheduler_cls": "NAME",
+    "attention_backend": "NAME", "backend": "NAME",
+    "custom_ops": "SWITCHES", "op_providers": "NAMES", "plugins": "NAMES", "enable_plugin": "NAMES",
+    "disable_plugin": "NAMES", "platform": "NAME", "plugins_locked": "FILE", "plugin_config": "NAME.KEY=VALUE",
+    "log_level": "LEVEL", "host": "ADDRESS", "api_key": "KEY", "endpoint_overrides": "NAME",
+    "endpoint_no_auth": "NAME", "root_path": "PATH", "quantization": "NAME",
+}  # fmt: skip
 
 
 class UsageError(ConfigError):
@@ -75,9 +88,20 @@ class ArgumentParser(argparse.ArgumentParser):
             raise UsageError(
                 f"unexpected argument {extra[0]!r}; a flag with several values is repeated: --x a --x b"
             )
+        raise self._unknown(flag)
+
+    def refuse_unknown_flags(self, argv: Sequence[str]) -> None:
+        """Raise UsageError for a long flag that this parser has not; what else is wrong is found by parsing."""
+        words = list(argv)[: list(argv).index("--")] if "--" in argv else argv
+        known = self._option_string_actions
+        for word in words:  # a word with a blank is a value, as argparse sees it
+            if word.startswith("--") and " " not in word and (flag := word.split("=", 1)[0]) not in known:
+                raise self._unknown(flag)
+
+    def _unknown(self, flag: str) -> UsageError:
         near = nearest_names(flag, self.flags())
         cure = f"did you mean {' or '.join(near)}?" if near else f"see `{self.prog} --help`"
-        raise UsageError(f"unknown flag {flag}; {cure}")
+        return UsageError(f"unknown flag {flag}; {advice_for(flag, self._option_string_actions) or cure}")
 
 
 class OpenChoices(list[str]):
@@ -172,8 +196,9 @@ def add_options(
         else:
             metavar = None if names else _metavar(option)
             group.add_argument(
-                option.flag, *option.aliases, action=_SetOption, choices=names, metavar=metavar, **keywords
-            )
+                option.flag, *option.aliases, action=_SetOption, choices=names, metavar=metavar,
+                type=option.translated, **keywords,
+            )  # fmt: skip
 
 
 def selection_options() -> tuple[Option, ...]:
@@ -266,4 +291,4 @@ def _metavar(option: Option) -> str:
     words = {int: "N", float: "X", dict: "JSON"}
     if option.is_bytes:
         return "BYTES"
-    return words.get(option.kind) or {"plugins": "NAMES", "model": "MODEL"}.get(option.field, "TEXT")
+    return words.get(option.kind) or _METAVARS.get(option.field, "TEXT")

@@ -36,9 +36,11 @@ class ModelConfig(Section):
     )
     revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
     dtype: DType = option(
-        "auto", help="Number format of computation; float32 is always the dequantized reference.",
+        "auto",
         choices=("auto", "float32", "bfloat16", "float16"),
-    )  # fmt: skip
+        synonyms={"half": "float16", "float": "float32"},
+        help="Number format of computation, also half and float; float32 is always the dequantized reference.",
+    )
     max_model_len: int | None = option(
         None, help="Longest prompt plus output, in tokens; default: what the model was made for."
     )
@@ -123,6 +125,9 @@ class SchedulerConfig(Section):
         "fcfs", help="Order of requests: first come first served, or by their priority (lower first).",
         choices=("fcfs", "priority"),
     )  # fmt: skip
+    scheduler_cls: str | None = option(
+        None, help="Scheduler, by a plugin's name or as module:Class; default: the engine's own."
+    )
 
 
 @dataclasses.dataclass

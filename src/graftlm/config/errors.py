@@ -21,10 +21,12 @@ class ConfigError(ValueError):
 
 
 class UnknownOption(ConfigError):
-    def __init__(self, name: str, *, where: str, known: Iterable[str]) -> None:
+    """`cure` is said instead of the nearest of the `known` names."""
+
+    def __init__(self, name: str, *, where: str, known: Iterable[str], cure: str = "") -> None:
         near = nearest_names(name, known)
-        cure = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-        super().__init__(f"unknown option {name!r} in {where}{cure}")
+        cure = cure or (f"did you mean {' or '.join(repr(n) for n in near)}?" if near else "")
+        super().__init__(f"unknown option {name!r} in {where}" + (f"; {cure}" if cure else ""))
         self.name = name
 
 

@@ -19,6 +19,7 @@ from graftlm.config.engine_config import Change, EngineConfig
 from graftlm.config.errors import ConfigError, InvalidOption, UnknownOption
 from graftlm.config.section import Section
 from graftlm.config.server_config import ServerConfig
+from graftlm.config.vllm_flags import advice_for
 
 _SUFFIXES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
@@ -36,6 +37,7 @@ class Option:
     flag: str
     aliases: tuple[str, ...] = ()
     choices: tuple[str, ...] | None = None
+    synonyms: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -56,10 +58,14 @@ class Option:
     def is_bytes(self) -> bool:
         return self.field.endswith("_bytes")
 
+    def translated(self, text: str) -> str:
+        """Return the choice that another word stands for; every other text as it is."""
+        return self.synonyms.get(text, text)
+
     def parse(self, text: str, *, any_choice: bool = False) -> Any:
         """Convert what was typed; raises InvalidOption. `any_choice`: somebody else judged the choice."""
         try:
-            value = self._parse(text)
+            value = self._parse(self.translated(text))
         except ValueError as error:
             raise InvalidOption(self.flag, text, problem=str(error)) from None
         self._check_empty(value)
@@ -87,6 +93,7 @@ class Option:
         if type(value) is not self.kind:
             raise InvalidOption(self.flag, value, problem=f"it must be {self._wanted}")
         self._check_empty(value)
+        value = self.translated(value) if isinstance(value, str) else value
         self._check_choice(value)
         return value
 
@@ -176,9 +183,10 @@ def read_options(given: Mapping[str, Any], options: Iterable[Option], *, where: 
     for name, value in given.items():
         option = known.get(str(name).replace("-", "_"))
         if option is None:
-            raise UnknownOption(
-                str(name).replace("_", "-"), where=where, known=[n.replace("_", "-") for n in known]
-            )
+            spelled = str(name).replace("_", "-")
+            names = [n.replace("_", "-") for n in known]
+            advice = advice_for(f"--{spelled}", [f"--{n}" for n in names])
+            raise UnknownOption(spelled, where=where, known=names, cure=advice)
         if option.path in values:
             raise ConfigError(f"{where} sets {option.flag} twice")
         try:
@@ -234,6 +242,7 @@ def _options(section: str, owner: type[Section]) -> Iterable[Option]:
             flag=meta["flag"] or "--" + field.name.replace("_", "-"),
             aliases=meta["aliases"],
             choices=tuple(meta["choices"]) if meta["choices"] else None,
+            synonyms=meta["synonyms"],
         )
 
 

@@ -6,7 +6,7 @@ It does not know who sets a value; `EngineConfig.stage` records that.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graftlm.config.errors import ConfigFrozen, UnknownOption
@@ -21,14 +21,19 @@ def option(
     flag: str | None = None,
     aliases: Sequence[str] = (),
     choices: Sequence[str] | None = None,
+    synonyms: Mapping[str, str] | None = None,
     hidden: bool = False,
 ) -> Any:
     """Declare a field that a user may set.
 
     `flag` is the spelling on the command line (default: the field's name with dashes), `aliases` are
-    other spellings of it; `hidden` fields are decided by the engine and have no flag.
+    other spellings of it, `synonyms` other words for its choices; `hidden` fields are decided by the engine and
+    have no flag.
     """
-    metadata = {"help": help, "flag": flag, "aliases": tuple(aliases), "choices": choices, "hidden": hidden}
+    metadata = {
+        "help": help, "flag": flag, "aliases": tuple(aliases), "choices": choices, "synonyms": dict(synonyms or {}),
+        "hidden": hidden,
+    }  # fmt: skip
     if factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

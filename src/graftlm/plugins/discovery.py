@@ -153,22 +153,25 @@ def _foreign(copies: list[Installed]) -> Iterator[Foreign]:
 
 
 def _shadow(used: Installed, other: Installed) -> Shadow:
+    # What building the engine's own source left beside it, however old, is not a second engine.
+    own_leftover = other.is_egg and not used.is_egg and normalized(used.name) in BUILT_IN_DISTRIBUTIONS
     shadow = Shadow(
         used.name,
         other.version,
         str(other.location),
         used.version,
         str(used.location),
-        differs=used.entries != other.entries or used.version != other.version,
+        differs=not own_leftover and (used.entries != other.entries or used.version != other.version),
     )
     if shadow.differs:
         logger.warning(
-            "plugin_distribution_shadowed distribution=%s version=%s at=%s used=%s used_version=%s",
+            "plugin_distribution_shadowed distribution=%s version=%s at=%s used=%s used_version=%s cure=%r",
             shadow.distribution,
             shadow.version,
             shadow.location,
             shadow.used_location,
             shadow.used_version,
+            "install it again, or remove the folder" if other.is_egg else "uninstall one of the two",
         )
     return shadow
 

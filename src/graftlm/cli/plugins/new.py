@@ -119,7 +119,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
         )
         return 0
     print("\n".join(f"{folder / file}" for file in files))
-    print(f"\nNext: cd {folder} && pip install --editable . && python -m pytest")
+    print(f"\nNext: cd {folder} && pip install --editable . pytest && python -m pytest")
     return 0
 
 
