@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.commands import run_alone
 from graftlm.contracts.errors import GraftlmError
 
 #: What each checkout brings itself.
@@ -104,6 +105,6 @@ def link_packages(environment: Path, *, leave_out: Sequence[str]) -> None:
 def install(python: str, *words: str) -> None:
     command = [sys.executable, "-m", "pip", f"--python={python}", "install", "--quiet", "--no-deps",
                "--disable-pip-version-check", *words]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_alone(command)
     if done.returncode != 0:
         raise GraftlmError(f"{words[-1]} could not be installed: {done.stderr.strip()[-1500:]}")

@@ -60,9 +60,9 @@ def end_servers_when_terminated() -> None:
         signal.signal(number, end)
 
 
-def ask(command: Sequence[str], *, timeout_s: float = 120.0) -> str:
-    """Return what a command says, on either stream; raises GraftlmError, and leaves nothing of it running."""
-    shown = shlex.join(word for word in command if "\n" not in word)
+def run_alone(command: Sequence[str], *, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command and what it starts in a group of its own, none of which is left behind; raises GraftlmError."""
+    shown = _shown(command)
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -78,12 +78,22 @@ def ask(command: Sequence[str], *, timeout_s: float = 120.0) -> str:
         finally:
             with contextlib.suppress(ProcessLookupError):  # nothing is left, as it should be
                 os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode != 0:
-        words = complained.strip()[-800:] or "it said nothing"
-        raise GraftlmError(f"{shown!r} failed with exit code {process.returncode}: {words}")
-    if not (text := said.strip() or complained.strip()):
-        raise GraftlmError(f"{shown!r} says nothing; is it the right program?")
+    return subprocess.CompletedProcess(command, process.returncode, said, complained)
+
+
+def ask(command: Sequence[str], *, timeout_s: float = 120.0) -> str:
+    """Return what a command says, on either stream; raises GraftlmError."""
+    done = run_alone(command, timeout_s=timeout_s)
+    if done.returncode != 0:
+        words = done.stderr.strip()[-800:] or "it said nothing"
+        raise GraftlmError(f"{_shown(command)!r} failed with exit code {done.returncode}: {words}")
+    if not (text := done.stdout.strip() or done.stderr.strip()):
+        raise GraftlmError(f"{_shown(command)!r} says nothing; is it the right program?")
     return text
+
+
+def _shown(command: Sequence[str]) -> str:
+    return shlex.join(word for word in command if "\n" not in word)
 
 
 def say(text: str) -> None:
