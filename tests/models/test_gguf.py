@@ -176,6 +176,40 @@ def test_an_unsupported_format_is_named(gguf_file: Path, tmp_path: Path) -> None
         read_gguf(path)
 
 
+@pytest.mark.parametrize(
+    ("tensor", "axis", "size", "said"),
+    [
+        ("blk.0.ffn_up.weight", 0, 0, r"ffn_up\.weight' of shape \[256, 0\] has no numbers"),
+        ("blk.0.ffn_up.weight", 1, 0, r"ffn_up\.weight' of shape \[0, 256\] has no numbers"),
+        ("blk.0.attn_q.weight", 1, 31, r"attn_q\.weight' has 31 rows for 4 heads"),
+    ],
+)
+def test_sizes_that_cannot_be_are_named(
+    gguf_file: Path, tmp_path: Path, tensor: str, axis: int, size: int, said: str
+) -> None:
+    """Tensors of no numbers, and rows that are no pairs of the heads: before anything is computed with them."""
+    data = bytearray(gguf_file.read_bytes())
+    name = tensor.encode()
+    place = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
+    struct.pack_into("<Q", data, place + 4 + 8 * axis, size)
+    (tmp_path / "odd.gguf").write_bytes(data)
+    config = EngineConfig()
+    config.model.path = str(tmp_path / "odd.gguf")
+    config.model.hf_config = GGUFLoader().read_facts(gguf_file).hf_config
+
+    with pytest.raises(BrokenCheckpoint, match=said):
+        list(GGUFLoader().iterate_weights(config))
+
+
+def test_two_tensors_of_one_name_are_refused(gguf_file: Path, tmp_path: Path) -> None:
+    """Which of them would serve is nobody's guess."""
+    data = gguf_file.read_bytes().replace(b"blk.0.ffn_up.weight", b"blk.1.ffn_up.weight")
+    (tmp_path / "twice.gguf").write_bytes(data)
+
+    with pytest.raises(BrokenCheckpoint, match=r"two tensors 'blk\.1\.ffn_up\.weight'"):
+        read_gguf(tmp_path / "twice.gguf")
+
+
 def test_another_architecture_is_named(tmp_path: Path) -> None:
     """A GGUF file of a family that is not served says which family it is of."""
     from gguf import GGUFWriter

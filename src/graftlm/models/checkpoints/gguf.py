@@ -102,14 +102,19 @@ class _Reader:
         for _ in range(num_keys):
             key = self.string()
             metadata[key] = self.value(self.scalar("<I"))
-        places = [self.tensor_place() for _ in range(num_tensors)]
+        places: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        for _ in range(num_tensors):
+            name, shape, kind, offset = self.tensor_place()
+            if name in places:
+                self.broken(f"it has two tensors {name!r}")
+            places[name] = shape, kind, offset
         check_metadata(self.path, metadata)
         alignment = metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             self.broken(f"general.alignment={alignment!r} is no power of two")
         start = -(-self.position // alignment) * alignment
-        tensors = [self.tensor(*place, start=start) for place in places]
-        return GGUFFile(self.path, metadata, {tensor.name: tensor for tensor in tensors}, self.data)
+        tensors = {name: self.tensor(name, *place, start=start) for name, place in places.items()}
+        return GGUFFile(self.path, metadata, tensors, self.data)
 
     def check_magic(self) -> None:
         if self.data[:4] != _MAGIC:
@@ -203,6 +208,8 @@ class _Reader:
                 problem=f"tensor {name!r} is in format {_OTHER_FORMATS.get(kind, f'number {kind}')}",
                 cure=f"quantize the model to one of {', '.join(f.name for f in FORMATS.values())}",
             )
+        if 0 in shape:
+            self.broken(f"tensor {name!r} of shape {list(shape)} has no numbers")
         block = FORMATS[kind]
         columns = shape[-1] if shape else 1
         if columns % block.block_columns:

@@ -75,6 +75,12 @@ class GGUFLoader(ModelLoader):
             weight = read_weight(file, tensor)
             kind = tensor.name.split(".")[-2]
             if kind in heads:
+                if tensor.shape[0] % (2 * heads[kind]):
+                    raise BrokenCheckpoint(
+                        file.path,
+                        problem=f"tensor {tensor.name!r} has {tensor.shape[0]} rows for {heads[kind]} heads",
+                        cure="fetch or convert it again",
+                    )
                 weight = unpermute_rows(weight, heads[kind])
             yield hf_name(tensor.name, path=file.path), weight
         # What was read is clean and stays in the page cache: it need not count as this process's memory.
