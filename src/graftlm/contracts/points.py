@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graftlm.contracts.endpoint import EndpointPlugin
     from graftlm.contracts.executor import Executor
     from graftlm.contracts.quantization import QuantizationConfig
+    from graftlm.contracts.scheduler import StepScheduler
     from graftlm.contracts.stats import StatLogger
     from graftlm.contracts.worker import Worker
 
@@ -188,13 +189,14 @@ REASONING_PARSERS: ExtensionPoint[type[Any]] = ExtensionPoint(
     doc="The key is a name; the target splits a model's reasoning from its answer. On by default.",
 )
 
-SCHEDULERS: ExtensionPoint[type[Any]] = ExtensionPoint(
+SCHEDULERS: ExtensionPoint[type[StepScheduler]] = ExtensionPoint(
     "schedulers",
     key=True,
     roles=_ENGINE,
     provisional=True,
-    imported="when a flag names it",
-    doc="The key is a name; the target is a scheduler class. Provisional: its contract may change. On by default.",
+    imported="when --scheduler-cls names it",
+    doc="The key is a name for --scheduler-cls; the target is a StepScheduler class, constructed as "
+    "cls(config, num_blocks=…, block_size=…). Provisional: its contract may change. On by default.",
 )
 
 EXECUTORS: ExtensionPoint[type[Executor]] = ExtensionPoint(

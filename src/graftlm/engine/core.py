@@ -7,32 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import GraftlmError
 from graftlm.contracts.executor import Executor, WorkerReport
 from graftlm.contracts.request import EngineRequest, FinishReason, RequestUpdate, StepOutputs
-from graftlm.contracts.stats import StepStats
-from graftlm.contracts.step import StepPlan, StepResult
+from graftlm.contracts.scheduler import StepScheduler
 from graftlm.engine.cache_size import plan_num_blocks
+from graftlm.engine.scheduler_choice import build_scheduler
 from graftlm.executor import build_executor
 from graftlm.processes.startup_trace import span
-from graftlm.scheduler import Scheduler
-
-
-class StepScheduler(Protocol):
-    """What the core needs of a scheduler."""
-
-    @property
-    def has_unfinished(self) -> bool: ...
-    def add_request(self, engine_request: EngineRequest) -> None: ...
-    def abort(self, request_ids: list[str]) -> list[RequestUpdate]: ...
-    def schedule(self) -> StepPlan: ...
-    def update(
-        self, plan: StepPlan, result: StepResult, *, step_time_s: float | None = None
-    ) -> list[RequestUpdate]: ...
-    def stats(self) -> StepStats: ...
 
 
 class EngineCore:
@@ -103,9 +87,8 @@ def build_core(
         num_blocks = plan_num_blocks(config, reports)
         with span("allocate the KV cache"):
             executor.initialize_kv_cache(num_blocks)
-        core = EngineCore(
-            config, executor, Scheduler(config, num_blocks=num_blocks, block_size=reports[0].block_size)
-        )
+        scheduler = build_scheduler(config, num_blocks=num_blocks, block_size=reports[0].block_size)
+        core = EngineCore(config, executor, scheduler)
     except BaseException:
         executor.shutdown()
         raise

@@ -29,6 +29,7 @@ FLAGS: dict[str, ExtensionPoint[Any]] = {
     "model.quantization": points.QUANTIZATION_METHODS,
     "model.load_format": points.MODEL_LOADERS,
     "attention.attention_backend": points.ATTENTION_BACKENDS,
+    "scheduler.scheduler_cls": points.SCHEDULERS,
     "parallel.worker_cls": points.WORKERS,
     "parallel.distributed_executor_backend": points.EXECUTORS,
 }

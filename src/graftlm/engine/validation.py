@@ -76,6 +76,8 @@ def check_names(config: EngineConfig, host: PluginHost, platform: Platform) -> N
     check_declared_choices(host)
     check_worker_class(config.parallel.worker_cls, host, platform)
     check_executor(config, host)
+    if config.scheduler.scheduler_cls is not None:
+        check_name_or_class("--scheduler-cls", config.scheduler.scheduler_cls, host.available(points.SCHEDULERS))
     backend = config.attention.attention_backend
     if backend is not None:
         names = [*BUILT_IN_ATTENTION_BACKENDS, *host.available(points.ATTENTION_BACKENDS)]

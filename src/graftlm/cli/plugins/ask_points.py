@@ -51,6 +51,11 @@ def _decided(asked: Asked, kind: str) -> tuple[str, str, str]:
             owner = asked.config.owner_of("parallel.distributed_executor_backend")
             why = f"set by {owner}" if owner not in ("default", "engine") else _workers(parallel.world_size)
             return chosen, why, ""
+        case "scheduler":
+            named = asked.config.scheduler.scheduler_cls
+            owner = asked.config.owner_of("scheduler.scheduler_cls")
+            why = f"set by {owner}" if named else "the engine's own; --scheduler-cls names another"
+            return named or "graftlm.scheduler:Scheduler", why, ""
         case "communicator":
             return _communicator(asked)
     if not asked.has_model:

@@ -12,13 +12,15 @@ from graftlm.cli.plugins.kinds import ALL_TAKE_PART, KINDS
 #: Kind → the event that tells who was taken, and the fact that names it.
 _TAKEN = {
     "worker": ("worker_class_resolved", "worker_cls"), "communicator": ("communicator_built", "cls"),
-    "executor": ("executor_chosen", "executor"), "loader": ("checkpoint_read", "format"),
+    "executor": ("executor_chosen", "executor"), "scheduler": ("scheduler_chosen", "scheduler"),
+    "loader": ("checkpoint_read", "format"),
     "source": ("model_resolved", "source"),
 }  # fmt: skip
 
 #: Kind → how to ask for one that was not taken.
 _CURES = {
     "worker": "--worker-cls {} asks for it", "executor": "--distributed-executor-backend {} asks for it",
+    "scheduler": "--scheduler-cls {} asks for it",
     "communicator": "a platform names one in get_device_communicator_cls",
     "loader": "--load-format {} asks for it", "source": "{}://… asks for it",
     "quantization": "--quantization {} asks for it",

@@ -9,7 +9,7 @@ from graftlm.plugins.spelling import nearest
 KINDS = {
     "platform": "platform_plugins", "model": "models", "op": "", "kernel": "", "attention": "attention_backends",
     "quantization": "quantization_methods", "worker": "workers", "communicator": "communicators",
-    "executor": "executors", "loader": "model_loaders", "source": "model_sources",
+    "executor": "executors", "scheduler": "schedulers", "loader": "model_loaders", "source": "model_sources",
     "stat_logger": "stat_logger_plugins", "endpoint": "endpoint_plugins", "general": "general_plugins",
     "plugin": "",
 }  # fmt: skip

@@ -111,7 +111,7 @@ _CHECKS: dict[str, Check] = {
     points.ENDPOINT_PLUGINS.name: _endpoint,
     points.EXECUTORS.name: _subclass_of("graftlm.contracts.executor:Executor"),
     points.IO_PROCESSOR_PLUGINS.name: _callable,
-    points.SCHEDULERS.name: _class,
+    points.SCHEDULERS.name: _with_methods("add_request", "abort", "schedule", "update", "stats"),
     points.TOOL_PARSERS.name: _class,
     points.REASONING_PARSERS.name: _class,
 }  # fmt: skip
