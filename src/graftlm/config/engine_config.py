@@ -128,9 +128,6 @@ class SchedulerConfig(Section):
     scheduler_cls: str | None = option(
         None, help="Scheduler, by a plugin's name or as module:Class; default: the engine's own."
     )
-    scheduler_cls: str | None = option(
-        None, help="Scheduler, by a plugin's name or as module:Class; default: the engine's own."
-    )
 
 
 @dataclasses.dataclass
