@@ -112,6 +112,16 @@ def test_the_file_s_own_blocks_keep_the_perplexity(demo_path: Path, plain: tuple
     assert abs(change(mean_logprob(kept, ids), reference)) < 0.001
 
 
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"dtype": "float16"}, {"kv_cache_dtype": "bfloat16"}])
+def test_half_precision_keeps_the_perplexity(
+    demo_path: Path, plain: tuple[list[int], float], options: dict[str, str]
+) -> None:
+    """Of what is computed between the matrices, and of the KV cache, each beside float32."""
+    ids, reference = plain
+
+    assert abs(change(mean_logprob(engine(demo_path, **options), ids), reference)) < 0.01
+
+
 @pytest.mark.parametrize(("method", "most"), [("q8_0", 0.01), ("q4_0", 0.25)])
 def test_blocks_made_at_load_keep_the_perplexity_of_their_own_numbers(
     dequantized: Path, plain: tuple[list[int], float], method: str, most: float, monkeypatch: pytest.MonkeyPatch
