@@ -13,3 +13,8 @@ starts peers in turn and sends each the same `loads`; `evidence` says what a dif
     python -m benchmarks.all_reduce     one sum between ranks: shared memory beside torch.distributed
     python -m benchmarks.export         a checkpoint as safetensors, for those that read no GGUF
 """
+
+import importlib.util
+
+if importlib.util.find_spec("psutil") is None:
+    raise SystemExit("the benchmarks need what the tests need: run `python -m pip install --editable '.[test]'`")

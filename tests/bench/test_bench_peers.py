@@ -277,3 +277,14 @@ def test_a_page_is_replaced_in_one_step(tmp_path):
 def test_settings_can_be_typed():
     """What the table shows starts the same in a shell."""
     assert said("graftlm serve", ["a b", "--x=1"], {"V": "1 2"}) == "V='1 2' graftlm serve 'a b' --x=1"
+
+
+def test_without_what_the_tests_need_the_benchmarks_say_how_to_install_it():
+    """One sentence, for whoever installed the engine alone."""
+    hide = "import sys; sys.modules['psutil'] = None; import benchmarks.peers"
+    done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "the benchmarks need what the tests need: run `python -m pip install --editable '.[test]'`"
+    ]
