@@ -12,6 +12,7 @@ from graftlm.cli.bench.client import Exchange
 from graftlm.cli.bench.launch_flags import split_dashes
 from graftlm.cli.bench.load import arrival_gaps
 from graftlm.cli.bench.prompts import RandomPrompts
+from graftlm.cli.bench.report import print_rows
 from graftlm.cli.bench.statistics import most_at_once, percentile, spread, summarize
 
 
@@ -91,3 +92,14 @@ def test_every_sub_command_is_there():
     assert "--rounds" in flags["startup"]
     assert "--calls" in flags["plugins"]
     assert all(f"  {name} " in build_parser().format_help() for name in SUBCOMMANDS)
+
+
+def test_columns_of_words_are_read_from_the_left_and_numbers_from_the_right(capsys):
+    """A heading stands above what it heads."""
+    print_rows("title", [("a", "x.y", "4,042"), ("bb", "long", "1.2 %")], header=("op", "by", "ns"))
+
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  op  by       ns",
+        "  a   x.y   4,042",
+        "  bb  long  1.2 %",
+    ]

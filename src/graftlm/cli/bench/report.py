@@ -42,14 +42,16 @@ def write_json(result: Mapping[str, Any], path: str | None) -> None:
 
 
 def print_rows(title: str, rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> None:
-    """Print aligned columns: the first to the left, numbers to the right."""
-    lines = [list(row) for row in ([header] if header else [])] + [list(row) for row in rows]
+    """Print aligned columns: the first and those of words to the left, numbers to the right."""
+    body = [list(row) for row in rows]
+    lines = [list(header), *body] if header else body
     widths = [max(len(row[i]) for row in lines if i < len(row)) for i in range(max(map(len, lines)))]
+    numeric = [i > 0 and any(i < len(row) and row[i][:1].isdigit() for row in body) for i in range(len(widths))]
     print(title)
     for row in lines:
         cells = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=False))
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=False)
         ]
         print("  " + "  ".join(cells).rstrip())
 
