@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gguf_files import write_llama_gguf
 from live import LiveServer, memory_of
 
 MIB = 1 << 20
@@ -23,6 +24,16 @@ def large_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
+@pytest.fixture(params=["safetensors", "gguf"])
+def checkpoint(request: pytest.FixtureRequest, large_llama: Path) -> Path:
+    """The same weights in either format of file."""
+    if request.param == "safetensors":
+        return large_llama
+    path = large_llama.with_suffix(".gguf")
+    write_llama_gguf(path, large_llama)
+    return path
+
+
 def own_bytes(path: Path, ranks: int) -> list[int]:
     """Return what each computing process holds for itself after a few tokens, and check that the file is let go."""
     with LiveServer(str(path), "-tp", str(ranks), "--dtype", "float32", "--max-num-seqs", "4") as server:
@@ -30,7 +41,7 @@ def own_bytes(path: Path, ranks: int) -> list[int]:
         processes = server.processes()
         names = [f"worker {rank}" for rank in range(ranks)] if ranks > 1 else ["engine core"]
         for name in names:
-            assert resident(processes[name], "model.safetensors") < 4 * MIB
+            assert resident(processes[name], ".safetensors") + resident(processes[name], ".gguf") < 4 * MIB
         return [memory_of(processes[name]).own for name in names]
 
 
@@ -45,11 +56,11 @@ def resident(pid: int, file: str) -> int:
     return total
 
 
-def test_two_workers_hold_half_of_the_weights_each(large_llama: Path) -> None:
+def test_two_workers_hold_half_of_the_weights_each(checkpoint: Path, large_llama: Path) -> None:
     """Embedding and norms are small here; all matrices are divided."""
     weights = (large_llama / "model.safetensors").stat().st_size
-    (alone,) = own_bytes(large_llama, 1)
-    halves = own_bytes(large_llama, 2)
+    (alone,) = own_bytes(checkpoint, 1)
+    halves = own_bytes(checkpoint, 2)
 
     assert weights > 80 * MIB
     for own in halves:
