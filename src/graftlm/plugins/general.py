@@ -12,6 +12,7 @@ from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.process_host import ProcessHost, record
 from graftlm.plugins.slow_calls import told_when_slow
 from graftlm.plugins.spelling import kind_of
+from graftlm.plugins.surroundings import Surroundings
 from graftlm.plugins.transaction import Step, transaction
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ def run_general_plugins(host: ProcessHost) -> None:
 def _run(host: ProcessHost, plugin: Plugin) -> None:
     started = time.perf_counter()
     again = plugin.identity in _registered_by
+    before = Surroundings()
     try:
         with transaction(plugin) as opened, calling(plugin, "general plugin"):
             function = host.load_plugin(plugin)
@@ -48,6 +50,8 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
                 else:
                     _call(function, plugin)
             finally:
+                if undone := before.restore():
+                    _tell_undone(host, plugin, undone)
                 for check in host.invariants:
                     check()
     except PluginFailed:
@@ -66,6 +70,13 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
     record("general_plugin_ran", plugin=plugin, registrations=len(opened.steps), again=again, ms=round(ms, 2))
     for step in opened.steps:
         record("registered", plugin=plugin, **step.facts)
+
+
+def _tell_undone(host: ProcessHost, plugin: Plugin, undone: list[str]) -> None:
+    """Say what a plugin left to everybody else in the process, which was put back."""
+    text = f"it left {' and '.join(undone)} to the whole process, which was put back"
+    host.note(plugin, text)
+    logger.warning("plugin_change_undone %s: %s", plugin.description, text)
 
 
 def _call(function: Any, plugin: Plugin) -> None:
