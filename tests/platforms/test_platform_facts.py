@@ -97,6 +97,17 @@ def test_the_cpu_platform_knows_this_machine() -> None:
     assert CpuPlatform().is_cpu()
 
 
+def test_missing_kernels_are_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """In the process that configures, with the cure; nothing is said where they are installed."""
+    for found, times in ((object(), 0), (None, 1)):
+        monkeypatch.setattr("graftlm.platforms.cpu.find_spec", lambda name, found=found: found)
+        caplog.clear()
+        CpuPlatform.check_and_update_config(EngineConfig())
+
+        assert caplog.text.count("graftlm-kernels is not installed") == times
+        assert caplog.text.count("make install") == times
+
+
 def run_python(code: str, path: Path) -> str:
     """Run code in a fresh interpreter with `path` first on sys.path."""
     program = f"import sys; sys.path.insert(0, {str(path)!r})\n{code}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from graftlm.contracts.platform import AttentionQuestion, Platform, PlatformKind
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from graftlm.config.engine_config import EngineConfig
+
+logger = logging.getLogger(__name__)
 
 
 class CpuPlatform(Platform):
@@ -33,6 +37,11 @@ class CpuPlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, config: EngineConfig) -> None:
+        if find_spec("graftlm_kernels") is None:  # who disables them knows it
+            logger.warning(
+                "kernels missing: graftlm-kernels is not installed, so all is computed in plain torch, which is "
+                "slower, and quantized weights take their full size; install it, from a checkout with `make install`"
+            )
         if config.parallel.worker_cls == "auto":
             config.parallel.worker_cls = "graftlm.worker.cpu_worker:CpuWorker"
 
