@@ -40,7 +40,7 @@ class CpuPlatform(Platform):
         if find_spec("graftlm_kernels") is None:  # who disables them knows it
             logger.warning(
                 "kernels missing: graftlm-kernels is not installed, so all is computed in plain torch, which is "
-                "slower, and quantized weights take their full size; install it, from a checkout with `make install`"
+                "slower, and quantized weights take their full size; install it, in a checkout by `make install`"
             )
         if config.parallel.worker_cls == "auto":
             config.parallel.worker_cls = "graftlm.worker.cpu_worker:CpuWorker"
