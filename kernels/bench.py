@@ -4,6 +4,7 @@ It measures neither HTTP nor processes. Run it with graftlm and graftlm-kernels 
 
     python kernels/bench.py demo --streams 1 8 32 --modes torch kernels-fp32 kernels
     python kernels/bench.py linear      # integer matrices beside the ceilings of this machine: bench_linear.py
+    python kernels/bench.py attention   # paged attention, likewise: bench_attention.py
 """
 
 from __future__ import annotations
@@ -124,6 +125,11 @@ def main() -> None:
         import bench_linear
 
         bench_linear.main(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["attention"]:
+        import bench_attention
+
+        bench_attention.main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="demo")

@@ -44,6 +44,15 @@ def test_the_cache_may_have_any_number_format(path, dtype):
     assert_close(case.run(NativeCpuAttention, dtype), case.expected(), relative=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+@pytest.mark.parametrize("dtype", [*FLOATS.values()])
+def test_blocks_of_any_size_and_format_serve_long_chunks(path, dtype, block_size):
+    """Small blocks are brought together; a chunk has more rows than registers hold; heads are no whole vectors."""
+    case = Case([(150, 20), (129, 1), (63, 2)], 6, 2, 72, block_size)
+
+    assert_close(case.run(NativeCpuAttention, dtype), case.expected(), relative=TOLERANCE[dtype])
+
+
 @pytest.mark.parametrize("group", [1, 8, 40])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_long_contexts_are_cut_and_joined(path, threads, group):
