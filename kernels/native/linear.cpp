@@ -9,13 +9,13 @@
 #include <string>
 
 #include "pool.h"
+#include "shares.h"
 
 namespace graftlm {
 
-// Multiply-adds of a chunk: fewer would cost more to claim than to do, more would leave threads waiting at the end.
-constexpr int64_t kLeastWork = 128 << 10;
-constexpr int64_t kMostWork = 4 << 20;
-// Activations of a chunk should stay in a core's second cache while the panels pass by.
+// Multiply-adds of a unit of work: fewer would cost more to claim than to do, and a thread waits for the last one.
+constexpr int64_t kUnitWork = 64 << 10;
+// Activations of a unit should stay in a core's second cache while the panels pass by.
 constexpr int64_t kRowBytes = 128 << 10;
 
 PackedMatrix::PackedMatrix(Format format, int64_t outputs, int64_t columns)
@@ -143,18 +143,17 @@ void PackedMatrix::multiply(
     job.sums = quantize.sums;
   }
 
-  // Twelve rows are a multiple of what the kernels of either kind take at once.
-  const int64_t fitting = std::max<int64_t>(12, kRowBytes / std::max<int64_t>(row_bytes, 1) / 12 * 12);
-  const int64_t row_step = std::min(fitting, in.rows);
-  const int64_t row_chunks = (in.rows + row_step - 1) / row_step;
-  const int64_t panel_work = std::max<int64_t>(row_step * columns_ * panel_outputs(format_), 1);
-  const int64_t even = panels_ * panel_work / (8 * num_threads());
-  const int64_t work = std::clamp(even, kLeastWork, kMostWork);
-  // An even number: integer kernels take panels in pairs.
-  const int64_t panel_step = std::clamp<int64_t>((work / panel_work + 1) / 2 * 2, 2, panels_ + panels_ % 2);
+  // A multiple of what the kernels of either kind take at once.
+  constexpr int64_t kRows = 24;
+  const int64_t fitting = std::max(kRows, kRowBytes / std::max<int64_t>(row_bytes, 1) / kRows * kRows);
+  const int64_t row_chunks = (in.rows + fitting - 1) / fitting;
+  const int64_t row_step = ((in.rows + row_chunks - 1) / row_chunks + kRows - 1) / kRows * kRows;
+  // Integer kernels take panels in pairs.
+  const int64_t pair_work = 2 * std::min(row_step, in.rows) * columns_ * panel_outputs(format_);
+  const int64_t panel_step = 2 * std::max<int64_t>(1, kUnitWork / std::max<int64_t>(pair_work, 1));
   const int64_t panel_chunks = (panels_ + panel_step - 1) / panel_step;
-  for_chunks(panel_chunks * row_chunks, [&](int64_t chunk, int) {
-    const int64_t row = chunk / panel_chunks * row_step, panel = chunk % panel_chunks * panel_step;
+  for_shares(panel_chunks * row_chunks, [&](int64_t unit) {
+    const int64_t row = unit / panel_chunks * row_step, panel = unit % panel_chunks * panel_step;
     path.linear(job, panel, std::min(panel + panel_step, panels_), row, std::min(row + row_step, in.rows));
   });
 }

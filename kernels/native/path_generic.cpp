@@ -5,6 +5,7 @@
 #include "attention_kernels.h"
 #include "linear_kernels.h"
 #include "peak_kernels.h"
+#include "quantize_kernels.h"
 #include "row_kernels.h"
 
 namespace graftlm {

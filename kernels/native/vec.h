@@ -46,6 +46,10 @@ GRAFTLM_INLINE void store(float* to, V8 value) { std::memcpy(to, &value, 32); }
 GRAFTLM_INLINE V8 fma(V8 a, V8 b, V8 c) { return _mm256_fmadd_ps(a, b, c); }
 GRAFTLM_INLINE V8 max(V8 a, V8 b) { return _mm256_max_ps(a, b); }
 
+GRAFTLM_INLINE I8 larger(I8 a, I8 b) {
+  return reinterpret_cast<I8>(_mm256_max_epi32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+
 GRAFTLM_INLINE V8 load(const Bf16* from) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
@@ -76,6 +80,7 @@ GRAFTLM_INLINE I4 pair_products(S8 a, S8 b) {
 
 GRAFTLM_INLINE V8 fma(V8 a, V8 b, V8 c) { return a * b + c; }
 GRAFTLM_INLINE V8 max(V8 a, V8 b) { return a > b ? a : b; }
+GRAFTLM_INLINE I8 larger(I8 a, I8 b) { return a > b ? a : b; }
 
 GRAFTLM_INLINE V8 load(const Bf16* from) {
   V8 value;
@@ -118,6 +123,18 @@ GRAFTLM_INLINE float max_of(V8 v) {
   float best = v[0];
   for (int i = 1; i < 8; ++i) best = v[i] > best ? v[i] : best;
   return best;
+}
+
+GRAFTLM_INLINE int largest_of(I8 v) {
+  v = larger(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = larger(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+  return larger(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
+}
+
+GRAFTLM_INLINE int total_of(I8 v) {
+  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
+  return v[0] + v[1];
 }
 
 // e^x, within 2 units in the last place; below -87 it is 0, above 88 it stays at e^88.
