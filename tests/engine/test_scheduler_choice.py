@@ -72,3 +72,14 @@ def test_what_is_wrong_with_one_is_said(env, tiny_llama: Path, named: str, said:
 
     assert done.returncode == 1
     assert said in done.stderr
+
+
+def test_explain_tells_which_one_schedules(env) -> None:
+    """The engine's own unless the flag names another, and how to ask for one that is installed."""
+    own = run_graftlm("plugins", "explain", "scheduler", env=env).stdout
+    other = run_graftlm("plugins", "explain", "scheduler", "one", env=env).stdout
+    taken = run_graftlm("plugins", "explain", "scheduler", "--scheduler-cls", "one", env=env).stdout
+
+    assert own.startswith("scheduler: graftlm.scheduler:Scheduler\n")
+    assert "--scheduler-cls one asks for it" in other
+    assert taken.startswith("scheduler: one of acme-plans 1.0")
