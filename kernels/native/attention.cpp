@@ -85,21 +85,17 @@ void join(const AttentionJob& job, const Join& join) {
     auto maximum_of = [&](int part) { return first[part * floats + kAttentionRows * head_size + r]; };
     auto total_of = [&](int part) { return first[part * floats + kAttentionRows * (head_size + 1) + r]; };
     for (int part = 0; part < join.parts; ++part) maximum = std::max(maximum, maximum_of(part));
-    float shares[64];
+    float* sums = job.partials + task.partial * floats + r * head_size;  // those of the first part, in their place
     for (int part = 0; part < join.parts; ++part) {
-      shares[part % 64] = std::exp(maximum_of(part) - maximum);
-      total += shares[part % 64] * total_of(part);
+      const float share = std::exp(maximum_of(part) - maximum);
+      const float* own = first + part * floats + r * head_size;
+      total += share * total_of(part);
+      for (int64_t i = 0; i < head_size; ++i) sums[i] = part == 0 ? share * own[i] : sums[i] + share * own[i];
     }
     const int64_t token = task.token + r / task.num_heads;
     const int64_t head = task.kv_head * job.group + task.head_begin + r % task.num_heads;
-    for (int64_t i = 0; i < head_size; ++i) {
-      float sum = 0.0f;
-      for (int part = 0; part < join.parts; ++part) {
-        const float share = join.parts <= 64 ? shares[part] : std::exp(maximum_of(part) - maximum);
-        sum += share * first[part * floats + r * head_size + i];
-      }
-      store_any(job.output, token * job.output_stride + head * head_size + i, job.type, sum / total);
-    }
+    for (int64_t i = 0; i < head_size; ++i)
+      store_any(job.output, token * job.output_stride + head * head_size + i, job.type, sums[i] / total);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "attention_tiles.h"
 #include "elementwise_kernels.h"
 
 namespace graftlm::GRAFTLM_PATH {
@@ -27,106 +28,6 @@ static void write_token(const WriteJob& job, int64_t token) {
   }
 }
 
-// scores[r][0..8 * kVectors) = query[r] . keys, for one stretch of neighbouring keys of a tile.
-template <class C, int kRows, int kVectors>
-GRAFTLM_INLINE void score_tile(
-    const float* query, int64_t head_size, const C* keys, int64_t key_stride, float* scores) {
-  V8 sums[kRows][kVectors] = {};
-  for (int64_t i = 0; i < head_size; ++i) {
-    V8 key[kVectors];
-    for (int v = 0; v < kVectors; ++v) key[v] = load(keys + i * key_stride + 8 * v);
-    for (int r = 0; r < kRows; ++r) {
-      const V8 value = set1(query[r * head_size + i]);
-      for (int v = 0; v < kVectors; ++v) sums[r][v] = fma(value, key[v], sums[r][v]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) store(scores + r * kAttentionKeys + 8 * v, sums[r][v]);
-}
-
-template <class C, int kVectors>
-static void score_rows(
-    int rows, const float* query, int64_t head_size, const C* keys, int64_t key_stride, float* scores) {
-  int r = 0;
-  for (; r + 6 <= rows; r += 6)
-    score_tile<C, 6, kVectors>(query + r * head_size, head_size, keys, key_stride, scores + r * kAttentionKeys);
-  query += r * head_size;
-  scores += r * kAttentionKeys;
-  switch (rows - r) {
-    case 5: score_tile<C, 5, kVectors>(query, head_size, keys, key_stride, scores); break;
-    case 4: score_tile<C, 4, kVectors>(query, head_size, keys, key_stride, scores); break;
-    case 3: score_tile<C, 3, kVectors>(query, head_size, keys, key_stride, scores); break;
-    case 2: score_tile<C, 2, kVectors>(query, head_size, keys, key_stride, scores); break;
-    case 1: score_tile<C, 1, kVectors>(query, head_size, keys, key_stride, scores); break;
-    default: break;
-  }
-}
-
-// output[r][0..8 * kVectors) += weights[r][t] * values[t], over `keys` keys that lie in several tiles.
-template <class C, int kRows, int kVectors>
-GRAFTLM_INLINE void mix_tile(const float* weights, const C* const* tiles, int64_t block_size, int64_t keys,
-    int64_t head_size, int64_t column, float* output) {
-  V8 sums[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = load(output + r * head_size + column + 8 * v);
-  for (int64_t begin = 0; begin < keys; begin += block_size) {
-    const C* values = tiles[begin / block_size] + column;
-    const int64_t end = begin + block_size < keys ? begin + block_size : keys;
-    for (int64_t t = begin; t < end; ++t, values += head_size) {
-      V8 value[kVectors];
-      for (int v = 0; v < kVectors; ++v) value[v] = load(values + 8 * v);
-      for (int r = 0; r < kRows; ++r) {
-        const V8 weight = set1(weights[r * kAttentionKeys + t]);
-        for (int v = 0; v < kVectors; ++v) sums[r][v] = fma(weight, value[v], sums[r][v]);
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) store(output + r * head_size + column + 8 * v, sums[r][v]);
-}
-
-template <class C, int kRows>
-GRAFTLM_INLINE void mix_some(const float* weights, const C* const* tiles, int64_t block_size, int64_t keys,
-    int64_t head_size, float* output) {
-  int64_t column = 0;
-  // Few rows leave registers for more columns at once, and so for more sums under way.
-  if constexpr (kRows <= 3) {
-    for (; column + 32 <= head_size; column += 32)
-      mix_tile<C, kRows, 4>(weights, tiles, block_size, keys, head_size, column, output);
-  }
-  for (; column + 16 <= head_size; column += 16)
-    mix_tile<C, kRows, 2>(weights, tiles, block_size, keys, head_size, column, output);
-  for (; column + 8 <= head_size; column += 8)
-    mix_tile<C, kRows, 1>(weights, tiles, block_size, keys, head_size, column, output);
-  for (; column < head_size; ++column) {
-    for (int r = 0; r < kRows; ++r) {
-      float sum = output[r * head_size + column];
-      for (int64_t t = 0; t < keys; ++t)
-        sum += weights[r * kAttentionKeys + t] *
-               to_float(tiles[t / block_size][t % block_size * head_size + column]);
-      output[r * head_size + column] = sum;
-    }
-  }
-}
-
-template <class C>
-static void mix_rows(int rows, const float* weights, const C* const* tiles, int64_t block_size, int64_t keys,
-    int64_t head_size, float* output) {
-  int r = 0;
-  for (; r + 6 <= rows; r += 6)
-    mix_some<C, 6>(weights + r * kAttentionKeys, tiles, block_size, keys, head_size, output + r * head_size);
-  weights += r * kAttentionKeys;
-  output += r * head_size;
-  switch (rows - r) {
-    case 5: mix_some<C, 5>(weights, tiles, block_size, keys, head_size, output); break;
-    case 4: mix_some<C, 4>(weights, tiles, block_size, keys, head_size, output); break;
-    case 3: mix_some<C, 3>(weights, tiles, block_size, keys, head_size, output); break;
-    case 2: mix_some<C, 2>(weights, tiles, block_size, keys, head_size, output); break;
-    case 1: mix_some<C, 1>(weights, tiles, block_size, keys, head_size, output); break;
-    default: break;
-  }
-}
-
 // Turns one row's scores into weights relative to a new running maximum; scores past `seen` become 0.
 GRAFTLM_INLINE void weigh_row(
     float* scores, int64_t seen, int64_t width, float& maximum, float& total, float* output, int64_t head_size) {
@@ -134,16 +35,16 @@ GRAFTLM_INLINE void weigh_row(
     for (int64_t t = 0; t < width; ++t) scores[t] = 0.0f;
     return;
   }
-  // The row's memory reaches to the next multiple of 8.
-  for (int64_t t = seen; t % 8; ++t) scores[t] = -INFINITY;
-  V8 best = set1(-INFINITY);
-  for (int64_t t = 0; t < seen; t += 8) best = max(best, load(scores + t));
+  // The row's memory reaches to the next multiple of a vector.
+  for (int64_t t = seen; t % kLanes; ++t) scores[t] = -INFINITY;
+  W best = set_wide(-INFINITY);
+  for (int64_t t = 0; t < seen; t += kLanes) best = max(best, load_wide(scores + t));
   const float now = max_of(best);
   const float next = now > maximum ? now : maximum;
-  V8 sums = V8{};
+  W sums = W{};
   int64_t t = 0;
-  for (; t < seen; t += 8) {
-    const V8 weight = exp(load(scores + t) - set1(next));
+  for (; t < seen; t += kLanes) {
+    const W weight = exp(load_wide(scores + t) - set_wide(next));
     store(scores + t, weight);
     sums += weight;
   }
@@ -155,21 +56,115 @@ GRAFTLM_INLINE void weigh_row(
   maximum = next;
 }
 
-template <class X, class C>
-static void attend_task(const AttentionJob& job, const AttentionTask& task, float* memory) {
+// The blocks of one stretch of keys.
+template <class C>
+struct Stretch {
+  static constexpr int kParts = kAttentionKeys / kPart;
+  Part<C> keys[kParts];
+  Part<C> values[kParts];
+};
+
+// Finds where keys [begin, end) lie; what is behind them stands for the last of them again.
+template <class C>
+static Stretch<C> find_stretch(const AttentionJob& job, const AttentionTask& task, int64_t begin, int64_t end) {
   const CacheGeometry& cache = job.cache;
   const int64_t size = cache.block_size, head_size = cache.head_size;
+  const int32_t* table = job.block_table + task.request * job.table_stride;
+  const C* base = static_cast<const C*>(cache.cache);
+  const C *key = nullptr, *value = nullptr;
+  Stretch<C> found;
+  for (int part = 0; part < Stretch<C>::kParts; ++part) {
+    Part<C>&keys = found.keys[part], &values = found.values[part];
+    keys.stride = size;
+    values.stride = kGroup;
+    for (int half = 0; half < 2 * kGroups; ++half) {
+      const int64_t at = begin + part * kPart + half * (kGroup / 2);
+      if (at < end) {
+        const int64_t block = table[at / size];
+        key = base + cache.key_tile(block, task.kv_head) + at % size;
+        value = base + cache.value_tile(block, task.kv_head) + at % size * head_size;
+      }
+      if (half % 2) keys.halves[half / 2] = key, values.halves[half / 2] = value;
+      else keys.groups[half / 2] = key, values.groups[half / 2] = value;
+    }
+  }
+  return found;
+}
+
+// The rows of a task, and what has been found for them so far.
+struct Rows {
+  int count;
+  int64_t head_size;
+  const float* query;
+  float* scores;
+  float* output;
+  float* copy;  // of a part's keys or values, where blocks are smaller than a group; or null
+};
+
+// Rows meet the keys or the values in sets of similar size, of which the first fetches what comes next.
+template <class Visit>
+GRAFTLM_INLINE void each_set(int rows, Visit&& visit) {
+  const int sets = (rows + kRowsAtOnce - 1) / kRowsAtOnce, size = (rows + sets - 1) / sets;
+  for (int r = 0; r < rows; r += size) visit(r, rows - r < size ? rows - r : size);
+}
+
+template <class C>
+static void score(const Rows& rows, const Part<C>& keys, const Part<C>& ahead, float* scores) {
+  const int64_t head_size = rows.head_size;
+  if (rows.copy) {
+    const Part<float> copy = copy_keys(keys, head_size, ahead, rows.copy);
+    each_set(rows.count, [&](int r, int count) {
+      const float* query = rows.query + r * head_size;
+      score_part<float, false>(count, query, head_size, copy, copy, scores + r * kAttentionKeys);
+    });
+    return;
+  }
+  each_set(rows.count, [&](int r, int count) {
+    const auto part = r == 0 ? score_part<C, true> : score_part<C, false>;
+    part(count, rows.query + r * head_size, head_size, keys, ahead, scores + r * kAttentionKeys);
+  });
+}
+
+template <class C>
+static void mix(const Rows& rows, const Part<C>& values, int keys, const Part<C>& ahead, const float* weights) {
+  const int64_t head_size = rows.head_size;
+  if (rows.copy) {
+    const Part<float> copy = copy_values(values, head_size, ahead, rows.copy);
+    each_set(rows.count, [&](int r, int count) {
+      float* output = rows.output + r * head_size;
+      mix_part<float, false>(count, weights + r * kAttentionKeys, copy, keys, head_size, copy, output);
+    });
+    return;
+  }
+  each_set(rows.count, [&](int r, int count) {
+    const auto part = r == 0 ? mix_part<C, true> : mix_part<C, false>;
+    part(count, weights + r * kAttentionKeys, values, keys, head_size, ahead, rows.output + r * head_size);
+  });
+}
+
+template <class X, class C>
+static void attend_task(const AttentionJob& job, const AttentionTask& task, float* memory) {
+  const int64_t head_size = job.cache.head_size;
   const int rows = task.rows();
   float* query = memory;
   float* output = query + kAttentionRows * head_size;
   float* scores = output + kAttentionRows * head_size;
   float* maxima = scores + kAttentionRows * kAttentionKeys;
   float* totals = maxima + kAttentionRows;
+  float* own_copy = memory + attention_scratch_floats(head_size) - kPart * head_size;
+  float* copy = job.cache.block_size % kGroup ? own_copy : nullptr;
   if (task.partial >= 0) {
     output = job.partials + task.partial * partial_floats(head_size);
     maxima = output + kAttentionRows * head_size;
     totals = maxima + kAttentionRows;
   }
+  const auto find = [&](int64_t begin) {
+    const int64_t end = begin + kAttentionKeys;
+    return find_stretch<C>(job, task, begin, end < task.key_end ? end : task.key_end);
+  };
+  Stretch<C> now = find(task.key_begin);
+  for (int64_t line = 0; line < head_size; ++line)
+    for (int g = 0; g < kGroups; ++g) fetch(now.keys[0], g, line);
   const int64_t first_head = task.kv_head * job.group + task.head_begin;
   for (int r = 0; r < rows; ++r) {
     const int64_t token = task.token + r / task.num_heads, head = first_head + r % task.num_heads;
@@ -179,27 +174,25 @@ static void attend_task(const AttentionJob& job, const AttentionTask& task, floa
     maxima[r] = -INFINITY;
     totals[r] = 0.0f;
   }
-  const int32_t* table = job.block_table + task.request * job.table_stride;
-  const C* base = static_cast<const C*>(cache.cache);
-  const C* tiles[kAttentionKeys / 8];
+  const Rows own{rows, head_size, query, scores, output, copy};
   for (int64_t begin = task.key_begin; begin < task.key_end; begin += kAttentionKeys) {
-    const int64_t keys = task.key_end - begin < kAttentionKeys ? task.key_end - begin : kAttentionKeys;
-    for (int64_t t = 0; t < keys; t += size) {  // stretches begin at a block's begin
-      const int64_t block = table[(begin + t) / size];
-      const C* tile = base + cache.key_tile(block, task.kv_head);
-      tiles[t / size] = base + cache.value_tile(block, task.kv_head);
-      const int64_t here = keys - t < size ? keys - t : size;
-      for (int64_t k = 0; k < here; k += 16) {
-        if (size % 16 == 0) score_rows<C, 2>(rows, query, head_size, tile + k, size, scores + t + k);
-        else score_rows<C, 1>(rows, query, head_size, tile + k, size, scores + t + k);
-      }
-    }
+    const int64_t left = task.key_end - begin;
+    const int keys = left < kAttentionKeys ? static_cast<int>(left) : kAttentionKeys;
+    const int last = (keys - 1) / kPart;
+    const Stretch<C> next = begin + kAttentionKeys < task.key_end ? find(begin + kAttentionKeys) : now;
+    for (int part = 0; part <= last; ++part)
+      score(own, now.keys[part], part < last ? now.keys[part + 1] : now.values[0], scores + part * kPart);
     for (int r = 0; r < rows; ++r) {
       const int64_t seen = task.first_seen + r / task.num_heads - begin;
       weigh_row(scores + r * kAttentionKeys, seen < keys ? seen : keys, keys, maxima[r], totals[r],
           output + r * head_size, head_size);
     }
-    mix_rows<C>(rows, scores, tiles, size, keys, head_size, output);
+    for (int part = 0; part <= last; ++part) {
+      const Part<C>& ahead = part < last ? now.values[part + 1] : next.keys[0];
+      const int here = part < last ? kPart : keys - part * kPart;
+      mix(own, now.values[part], here, ahead, scores + part * kPart);
+    }
+    now = next;
   }
   if (task.partial >= 0) return;
   for (int r = 0; r < rows; ++r) {

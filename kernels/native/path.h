@@ -142,6 +142,7 @@ struct AttentionJob {
 
 constexpr int kAttentionRows = 24;
 constexpr int kAttentionKeys = 128;
+constexpr int kAttentionPart = 64;  // keys that lie in the fastest cache while all rows meet them
 
 // Some queries of one request and some heads of one group, over some of the request's keys.
 struct AttentionTask {
@@ -163,7 +164,7 @@ static inline int64_t partial_floats(int64_t head_size) { return kAttentionRows 
 
 // Floats of scratch memory that `attend` needs on each thread.
 static inline int64_t attention_scratch_floats(int64_t head_size) {
-  return kAttentionRows * (2 * head_size + kAttentionKeys + 2) + 64;
+  return kAttentionRows * (2 * head_size + kAttentionKeys + 2) + 64 + kAttentionPart * head_size;
 }
 
 struct Path {
