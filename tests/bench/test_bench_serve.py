@@ -55,6 +55,15 @@ def test_the_load_is_what_was_asked_for(capsys):
     assert {"mean", "median", "std", "p90", "p99"} == set(result["ttft_ms"])
 
 
+def test_a_server_that_counts_no_tokens_is_said_so(capsys):
+    """Else its prompts would seem to have none."""
+    for usage, shown in ((False, True), (True, False)):
+        with running(FakeApi(gap_s=0.001, usage=usage)) as api:
+            words = ["--url", api.url, "--num-prompts", "3", "--no-progress"]
+            assert serve.run(words, shutdown=ShutdownRequest()) == 0
+        assert ("answers without usage: pieces counted" in capsys.readouterr().out) is shown
+
+
 def test_requests_arrive_at_their_rate(capsys):
     """A fixed number at a known rate takes its time, however fast the server is."""
     words = ["--num-prompts", "20", "--num-warmups", "0", "--request-rate", "50", "--burstiness", "1000"]

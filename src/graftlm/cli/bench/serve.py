@@ -188,6 +188,12 @@ def _stop_if_all_failed(url: str, exchanges: list[Exchange]) -> None:
         )
 
 
+def _without_usage(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Tell of answers whose tokens the server did not count: their prompts count as 0, their pieces as tokens."""
+    count = result["num_without_usage"]
+    return [("answers without usage: pieces counted", f"{count}")] if count else []
+
+
 def print_result(result: dict[str, Any]) -> None:
     number = report.number
     rows = [
@@ -198,6 +204,7 @@ def print_result(result: dict[str, Any]) -> None:
         ("prompt tokens", f"{result['prompt_tokens']:,}"),
         ("  of them cached", f"{result['cached_prompt_tokens']:,}"),
         ("output tokens", f"{result['output_tokens']:,}"),
+        *_without_usage(result),
         ("requests per second", number(result["requests_per_s"])),
         ("output tokens per second", number(result["output_tokens_per_s"])),
         ("total tokens per second", number(result["total_tokens_per_s"])),

@@ -68,6 +68,7 @@ def summarize(
         "num_failed": len(errors),
         "errors": list(dict.fromkeys(errors))[:5],
         "duration_s": duration_s,
+        "num_without_usage": sum(e.num_prompt_tokens is None for e in good),
         "prompt_tokens": prompt_tokens,
         "cached_prompt_tokens": sum(e.num_cached_tokens for e in good),
         "output_tokens": output_tokens,
