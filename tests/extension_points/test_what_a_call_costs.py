@@ -10,7 +10,6 @@ import pytest
 from plugin_packages import DUMMY_PLATFORM, Site, build_wheels, run_graftlm
 
 from graftlm.cli.bench.backend_calls import attention_rows, quantization_rows
-from graftlm.cli.bench.op_calls import nanoseconds
 from graftlm.cli.bench.timed_load import RouteRequest, parse_request, serving_costs
 from graftlm.config.arguments import UsageError
 from graftlm.testing import FakeDistribution, plugin_host
@@ -139,8 +138,8 @@ def test_backends_and_methods_are_called_directly_beside_the_engines_own(
         },
     )
     with plugin_host("graftlm-gather-attention", "graftlm-int8-weights", odd, role="worker"):
-        attention = {(row["backend"], row["case"]): row for row in attention_rows(7, nanoseconds)}
-        methods = {row["method"]: row for row in quantization_rows(7, nanoseconds)}
+        attention = {(row["backend"], row["case"]): row for row in attention_rows(7)}
+        methods = {row["method"]: row for row in quantization_rows(7)}
 
     for backend in ("TORCH_PAGED", "GATHER"):
         assert attention[backend, "1 decode of 64 keys"]["attend_ns"] > 0

@@ -70,8 +70,11 @@ class FakeSite:
     def forget(self) -> None:
         for folder in self.folders:
             sys.path.remove(str(folder))
-        for name in [n for n in sys.modules if n.partition(".")[0] in self.packages]:
-            del sys.modules[name]
+        # Only what was imported from here: a real package of the same name may be in use in this process.
+        folders = tuple(str(folder) for folder in self.folders)
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in self.packages and str(getattr(module, "__file__", "")).startswith(folders):
+                del sys.modules[name]
 
 
 @pytest.fixture

@@ -11,10 +11,8 @@ and ops hold as they would for `graftlm serve`. It verifies nothing.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,7 +21,7 @@ import torch
 
 import graftlm.layers
 import graftlm.ops.sampling
-from graftlm.cli.bench.backend_calls import attention_rows, quantization_rows
+from graftlm.cli.bench.backend_calls import attention_rows, nanoseconds, quantization_rows
 from graftlm.cli.startup import start_plugins
 from graftlm.config.arguments import read_selection
 from graftlm.config.engine_config import EngineConfig
@@ -35,7 +33,6 @@ from graftlm.ops.examples import OpExample, tensors_in
 from graftlm.ops.verify import provider_of
 from graftlm.plugins import Role
 
-_ROUNDS = 7
 _OP_OPTIONS = [
     option for option in engine_options() if option.path in ("compilation.custom_ops", "compilation.op_providers")
 ]
@@ -66,8 +63,8 @@ def main() -> None:
     others = set(host.available(OP_IMPLEMENTATIONS)) - {row["method"] for row in rows}
     rows += not_chosen(others, config, calls)
     with torch.inference_mode():
-        backends = list(attention_rows(calls, nanoseconds))
-        methods = list(quantization_rows(calls, nanoseconds))
+        backends = list(attention_rows(calls))
+        methods = list(quantization_rows(calls))
     print(
         json.dumps(
             {
@@ -129,17 +126,6 @@ def measure(op: CustomOp, example: OpExample, calls: int) -> dict[str, Any]:
         "ns": nanoseconds(op, example.args, calls),
         "native_ns": nanoseconds(op.forward_native, example.args, calls),
     }
-
-
-def nanoseconds(call: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
-    """Return the median time of a call over several rounds."""
-    times = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter_ns()
-        for _ in range(max(1, calls // _ROUNDS)):
-            call(*args)
-        times.append((time.perf_counter_ns() - start) / max(1, calls // _ROUNDS))
-    return statistics.median(times)
 
 
 if __name__ == "__main__":
