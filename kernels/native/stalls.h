@@ -37,10 +37,10 @@ class Stalls {
 
  private:
   // Shorter waits are for threads that have not lost their core.
-  static constexpr std::chrono::milliseconds kStall{2};
+  static constexpr std::chrono::milliseconds kStall{3};
   // So many stalls so close together, and the core is taken; one alone may be anything.
-  static constexpr int kStalls = 2;
-  static constexpr std::chrono::milliseconds kClose{40};
+  static constexpr int kStalls = 3;
+  static constexpr std::chrono::milliseconds kClose{50};
   // Times alone double while the core stays taken.
   static constexpr std::chrono::milliseconds kShortest{100}, kLongest{6400};
 

@@ -24,14 +24,16 @@ static void check_stalls() {
     while (stalls.alone(now)) now += milliseconds(1);
     return (now - begin) / milliseconds(1);
   };
-  for (int i = 0; i < 50; ++i) wait(1);
+  for (int i = 0; i < 50; ++i) wait(2);
   expect("short waits are no stalls", !stalls.alone(now));
   wait(4);
   now += milliseconds(60);
   wait(4);
   expect("one stall, and much later another one, mean nothing", !stalls.alone(now));
   wait(4);
-  expect("two close together: alone for a while", alone_for() == 100);
+  expect("two close together mean nothing yet", !stalls.alone(now));
+  wait(4);
+  expect("three close together: alone for a while", alone_for() == 100);
   wait(4);
   expect("and twice as long, if the next try stalls at once", alone_for() == 200);
   for (int i = 0; i < 20; ++i) {
@@ -44,7 +46,8 @@ static void check_stalls() {
   wait(4);
   expect("after a good time one stall means nothing again", !stalls.alone(now));
   wait(4);
-  expect("and two mean a short time", alone_for() == 100);
+  wait(4);
+  expect("and three mean a short time", alone_for() == 100);
 }
 
 // Each chunk once, whatever the number of chunks, threads, and jobs at the same time.
