@@ -16,17 +16,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import mmap
-import os
-import platform
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from bench_linear import COLD_BYTES, PATHS, Ceiling, available_paths, best_seconds, measure_ceiling, processor
+from bench_linear import COLD_BYTES, PATHS, Ceiling, available_paths, best_seconds, conclude, measure_ceiling
 from graftlm_kernels import _native
 from graftlm_kernels.native import DTYPE_CODES
 
@@ -182,13 +179,4 @@ def main(argv: list[str]) -> None:
     ]
     for one in named:
         print(f"ceiling {one['path']:>8}: {one['gop_per_s']:.0f} Gop/s, {one['gb_per_s']:.1f} GB/s")
-    under = sum(row["share"] < 0.6 for row in found)
-    print(f"{under} of {len(found)} under 60 % of their ceiling")
-    if args.json:
-        facts = {
-            "threads": args.threads,
-            "cpu": processor(),
-            "load": os.getloadavg(),
-            "python": platform.python_version(),
-        }
-        args.json.write_text(json.dumps({**facts, "ceilings": named, "calls": found}, indent=1))
+    conclude(found, named, args)

@@ -164,6 +164,20 @@ def available_paths() -> list[str]:
     return found
 
 
+def conclude(found: list[dict[str, Any]], ceilings: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    """Say how many calls stay far under their ceilings, and write everything to `args.json` if that is a file."""
+    under = sum(row["share"] < 0.6 for row in found)
+    print(f"{under} of {len(found)} under 60 % of their ceiling")
+    if args.json:
+        facts = {
+            "threads": args.threads,
+            "cpu": processor(),
+            "load": os.getloadavg(),
+            "python": platform.python_version(),
+        }
+        args.json.write_text(json.dumps({**facts, "ceilings": ceilings, "calls": found}, indent=1))
+
+
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="bench.py linear", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -199,13 +213,4 @@ def main(argv: list[str]) -> None:
             f"ceiling {one['path']:>8}, activations in {one['activations']:>2} bits: {one['gop_per_s']:.0f} Gop/s, "
             f"{one['gb_per_s']:.1f} GB/s"
         )
-    under = sum(row["share"] < 0.6 for row in found)
-    print(f"{under} of {len(found)} under 60 % of their ceiling")
-    if args.json:
-        facts = {
-            "threads": args.threads,
-            "cpu": processor(),
-            "load": os.getloadavg(),
-            "python": platform.python_version(),
-        }
-        args.json.write_text(json.dumps({**facts, "ceilings": ceilings, "calls": found}, indent=1))
+    conclude(found, ceilings, args)

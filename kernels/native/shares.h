@@ -33,8 +33,8 @@ class Shares {
   static constexpr int64_t kMost = 32;
 
   struct alignas(64) Share {
-    std::atomic<uint64_t> left;  // the first unit and the one behind the last
-    std::atomic<bool> has_begun;         // its owner
+    std::atomic<uint64_t> left;  // the first unit, and the one behind the last
+    std::atomic<bool> has_begun;  // its owner
   };
 
   static uint64_t word(int64_t begin, int64_t end) { return static_cast<uint64_t>(end << 32 | begin); }

@@ -9,7 +9,7 @@ import pytest
 
 from graftlm.contracts.attention import AttentionBackend
 from graftlm.contracts.platform import AttentionQuestion
-from graftlm.ops.attention.selector import get_attn_backend
+from graftlm.ops.attention.selector import InvalidAttentionBackend, backends_in_use, get_attn_backend
 from graftlm.ops.attention.torch_paged import TorchPagedAttention
 
 Install = Callable[..., Any]
@@ -41,6 +41,17 @@ def test_equal_questions_are_asked_once(worker_host: Install) -> None:
     assert [(selected, q.head_size) for selected, q in asked] == [(None, 16), (None, 32), ("TORCH_PAGED", 16)]
     assert [e.facts["question"]["head_size"] for e in host.ledger.of("attention_asked")] == [16, 32, 16]
     assert len(host.ledger.of("hook_called", hook="get_attn_backend_cls")) == 3
+
+
+def test_a_refusal_is_asked_for_once(worker_host: Install) -> None:
+    """Layers that may do with another number format ask in vain first, and all of them hear the same."""
+    host = worker_host(platform={"backend_answer": None})
+    for _ in range(30):
+        with pytest.raises(InvalidAttentionBackend):
+            get_attn_backend(question())
+
+    assert len(host.platform.questions) == 1
+    assert backends_in_use() == []
 
 
 def test_a_choice_that_the_platform_does_not_take_is_a_warning(worker_host: Install, caplog: Any) -> None:

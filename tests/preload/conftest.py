@@ -1,4 +1,4 @@
-"""Warm parents that a module's tests share."""
+"""Folders of warm parents, and parents that a module's tests share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from light_parents import FUNCTIONS
 from plugin_packages import Site
 from warm_servers import Warm
+
+from graftlm.processes.warm.place import make_private
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The private folder of this test."""
+    place = tmp_path / "warm"
+    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(place))
+    monkeypatch.syspath_prepend(str(FUNCTIONS))
+    make_private(place)
+    return place
 
 
 @pytest.fixture(scope="module")

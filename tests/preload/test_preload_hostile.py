@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from light_parents import FUNCTIONS, end_parent, light_parent, now, order_for, take, wait_until, with_path
+from light_parents import end_parent, light_parent, now, order_for, take, wait_until, with_path
 
 from graftlm.engine.warm_start import find_fitting
 from graftlm.processes.failure import ChildFailed
@@ -22,18 +22,8 @@ from graftlm.processes.liveness import is_running
 from graftlm.processes.warm import client, lender, loaded_files
 from graftlm.processes.warm.client import NotTaken
 from graftlm.processes.warm.loaded_files import LoadedFiles
-from graftlm.processes.warm.place import log_path, lost, make_private, socket_path
+from graftlm.processes.warm.place import log_path, lost, socket_path
 from graftlm.processes.warm.starting import start_warm_parent
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The private folder of this test."""
-    place = tmp_path / "warm"
-    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(place))
-    monkeypatch.syspath_prepend(str(FUNCTIONS))
-    make_private(place)
-    return place
 
 
 def test_the_death_of_a_child_is_noticed_though_its_parent_is_stopped(folder):

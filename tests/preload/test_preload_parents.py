@@ -27,16 +27,6 @@ from graftlm.processes.warm.place import make_private, socket_path
 from graftlm.processes.warm.starting import start_warm_parent
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The private folder of this test."""
-    place = tmp_path / "warm"
-    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(place))
-    monkeypatch.syspath_prepend(str(FUNCTIONS))
-    make_private(place)
-    return place
-
-
 def test_a_taken_process_is_what_a_fresh_child_is(folder, monkeypatch, tmp_path):
     """It has this process's environment, directory and sys.path, its own session and name, and one thread more."""
     monkeypatch.setenv("GRAFTLM_TEST_MARK", "one")

@@ -13,15 +13,6 @@ from graftlm.engine.warm_start import find_fitting
 from graftlm.processes.warm.place import check_room, make_private, warm_folder
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The private folder of this test."""
-    place = tmp_path / "warm"
-    monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(place))
-    make_private(place)
-    return place
-
-
 def test_a_folder_in_which_nothing_can_be_written_is_refused(folder, monkeypatch):
     """Before anything is imported: a full or read-only file system, a folder where a file is to be."""
     check_room(folder, "0" * 12)

@@ -11,6 +11,9 @@ from graftlm.contracts.request import EngineRequest, RequestUpdate
 from graftlm.contracts.stats import StepStats
 from graftlm.contracts.step import StepPlan, StepResult
 
+#: What must be callable of a class that is named as a scheduler, beside its property `has_unfinished`.
+SCHEDULER_METHODS = ("add_request", "abort", "schedule", "update", "stats")
+
 
 class StepScheduler(Protocol):
     """Made once as `cls(config, num_blocks=…, block_size=…)`, and called by one thread."""

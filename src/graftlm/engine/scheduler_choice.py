@@ -11,7 +11,7 @@ from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import StartupError
 from graftlm.contracts.points import SCHEDULERS
 from graftlm.contracts.request import EngineRequest, RequestUpdate
-from graftlm.contracts.scheduler import StepScheduler
+from graftlm.contracts.scheduler import SCHEDULER_METHODS, StepScheduler
 from graftlm.contracts.stats import StepStats
 from graftlm.contracts.step import StepPlan, StepResult
 from graftlm.plugins import Plugin, calling, record
@@ -23,7 +23,6 @@ from graftlm.scheduler import Scheduler
 logger = logging.getLogger(__name__)
 
 _FLAG = "--scheduler-cls"
-_METHODS = ("add_request", "abort", "schedule", "update", "stats")
 
 
 def build_scheduler(config: EngineConfig, *, num_blocks: int, block_size: int) -> StepScheduler:
@@ -32,7 +31,7 @@ def build_scheduler(config: EngineConfig, *, num_blocks: int, block_size: int) -
     if named is None:
         return Scheduler(config, num_blocks=num_blocks, block_size=block_size)
     cls = load_named(SCHEDULERS, named, what=_FLAG)
-    missing = [name for name in _METHODS if not callable(getattr(cls, name, None))]
+    missing = [name for name in SCHEDULER_METHODS if not callable(getattr(cls, name, None))]
     if not isinstance(cls, type) or missing or not hasattr(cls, "has_unfinished"):
         lacks = (
             f"it has no {', '.join(missing or ['has_unfinished'])}" if isinstance(cls, type) else "it is no class"

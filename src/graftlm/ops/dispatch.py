@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graftlm.contracts.points import OP_IMPLEMENTATIONS
 from graftlm.ops.entry_points import available, find, load_if_sound
 from graftlm.ops.implementation import OpImplementation
+from graftlm.plugins import calling
 from graftlm.plugins.slow_calls import calling_at_start
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def _first_provider(
 ) -> tuple[OpImplementation | None, str]:
     """Return the first implementation that supports the op and its name, or None and why there is none."""
     refusals: list[str] = []
+    asked: set[str] = build.state.setdefault("op_implementations_asked", set())
     for provider in dict.fromkeys((*build.config.compilation.op_providers, *platform.op_providers)):
         if provider == "native":
             return None, "provider native"
@@ -70,10 +72,13 @@ def _first_provider(
         cls = _load(name, build)
         if cls is None:
             continue
-        with calling_at_start(find(OP_IMPLEMENTATIONS, name), "supports"):
+        # Watched for the first of a model's many objects only: a watch takes a thread.
+        watched = calling if name in asked else calling_at_start
+        asked.add(name)
+        with watched(find(OP_IMPLEMENTATIONS, name), "supports"):
             answer = cls.supports(device=build.device, dtype=build.dtype, shape=shape)
         if answer is True:
-            with calling_at_start(find(OP_IMPLEMENTATIONS, name), "construction"):
+            with watched(find(OP_IMPLEMENTATIONS, name), "construction"):
                 return cls(op), name
         refusals.append(f"{name}: {answer or 'not supported'}")
     if refusals:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graftlm.contracts import points
+from graftlm.contracts.scheduler import SCHEDULER_METHODS
 from graftlm.plugins.spelling import kind_of
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ _CHECKS: dict[str, Check] = {
     points.ENDPOINT_PLUGINS.name: _endpoint,
     points.EXECUTORS.name: _subclass_of("graftlm.contracts.executor:Executor"),
     points.IO_PROCESSOR_PLUGINS.name: _callable,
-    points.SCHEDULERS.name: _with_methods("add_request", "abort", "schedule", "update", "stats"),
+    points.SCHEDULERS.name: _with_methods(*SCHEDULER_METHODS),
     points.TOOL_PARSERS.name: _class,
     points.REASONING_PARSERS.name: _class,
 }  # fmt: skip

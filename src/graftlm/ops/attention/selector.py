@@ -21,7 +21,10 @@ from graftlm.plugins.spelling import kind_of
 
 logger = logging.getLogger(__name__)
 
-_answers: dict[tuple[int, str | None, AttentionQuestion], tuple[Any, type[AttentionBackend]]] = {}
+#: The platform that was asked, and its answer: a backend, or why there is none.
+_answers: dict[
+    tuple[int, str | None, AttentionQuestion], tuple[Any, type[AttentionBackend] | InvalidAttentionBackend]
+] = {}
 
 
 class InvalidAttentionBackend(ValueError):
@@ -32,24 +35,33 @@ class InvalidAttentionBackend(ValueError):
 
 
 def get_attn_backend(question: AttentionQuestion, selected_backend: str | None = None) -> type[AttentionBackend]:
-    """Return the backend class for `question`; `selected_backend` is the user's choice, if there is one."""
+    """Return the backend class for `question`; `selected_backend` is the user's choice, if there is one.
+
+    A refusal, InvalidAttentionBackend, is an answer too: every layer that asks the same hears it.
+    """
     from graftlm.platforms import current_platform
 
     key = (id(current_platform), selected_backend, question)
     if key not in _answers:
         # The platform is kept beside the answer: its id must not be given to another one.
         _answers[key] = (current_platform, _ask(question, selected_backend))
-    return _answers[key][1]
+    answer = _answers[key][1]
+    if isinstance(answer, InvalidAttentionBackend):
+        raise answer.with_traceback(None)
+    return answer
 
 
 def backends_in_use() -> list[str]:
     """Return the names of the backends that the current platform has named in this process."""
     from graftlm.platforms import current_platform
 
-    return list(dict.fromkeys(c.name for (p, *_), (_, c) in _answers.items() if p == id(current_platform)))
+    answers = [answer for (asked, *_), (_, answer) in _answers.items() if asked == id(current_platform)]
+    return list(dict.fromkeys(answer.name for answer in answers if isinstance(answer, type)))
 
 
-def _ask(question: AttentionQuestion, selected_backend: str | None) -> type[AttentionBackend]:
+def _ask(
+    question: AttentionQuestion, selected_backend: str | None
+) -> type[AttentionBackend] | InvalidAttentionBackend:
     from graftlm.platforms import current_platform
     from graftlm.platforms.hooks import call_hook
 
@@ -58,13 +70,13 @@ def _ask(question: AttentionQuestion, selected_backend: str | None) -> type[Atte
     if not answer:
         wish = f"it does not know {selected_backend!r}" if selected_backend else "it named none"
         cure = f"{wish}; choose another with --attention-backend, by name or as module:Class"
-        raise InvalidAttentionBackend(device_name, problem=cure, question=question)
+        return InvalidAttentionBackend(device_name, problem=cure, question=question)
     if not isinstance(answer, str):
         problem = f"it answered {answer!r}, {kind_of(answer)}; it must name a class as module:Class"
-        raise InvalidAttentionBackend(device_name, problem=problem, question=question)
+        return InvalidAttentionBackend(device_name, problem=problem, question=question)
     backend = load_named(ATTENTION_BACKENDS, answer, what=f"attention backend of {device_name}")
     if refusal := _refusal(backend, answer, question):
-        raise InvalidAttentionBackend(device_name, problem=refusal, question=question)
+        return InvalidAttentionBackend(device_name, problem=refusal, question=question)
     record("attention_asked", question=question, answer=answer)
     if selected_backend not in (None, backend.name) and not is_answer(str(selected_backend), answer):
         logger.warning(
