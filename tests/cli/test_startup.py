@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -45,6 +46,23 @@ def test_early_answers_give_the_reason(early):
     assert health == (503, {"status": "starting", "reason": "choosing plugins"})
     assert (status, body["error"]["code"]) == (503, "not_ready")
     assert "fetching the model" in body["error"]["message"]
+
+
+def test_a_start_may_be_given_up_before_the_thread_has_begun(monkeypatch):
+    """Its listener is closed then: the thread has nothing to do, and nothing to complain of."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    begin = threading.Thread.start
+    raised: list[object] = []
+
+    def begin_late(thread: threading.Thread) -> None:
+        listener.close()
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", begin_late)
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    EarlyAnswers(listener, reason="choosing plugins").stop()
+
+    assert raised == []
 
 
 def test_a_silent_client_holds_up_nobody(early):

@@ -44,6 +44,33 @@ except ShutdownInterrupt as why:
     assert ended.stdout.splitlines()[1] == f"{number.name} True"
 
 
+def test_a_signal_where_nothing_can_be_raised_is_not_lost():
+    """In `__del__` the interpreter would print the interrupt and go on; it comes again, and nothing is printed."""
+    ended = run(
+        """
+import signal
+sys.stderr = sys.stdout
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(100):
+            pass
+
+try:
+    print("starting", flush=True)
+    last = Last()
+    del last
+    time.sleep(30)
+except ShutdownInterrupt as why:
+    print(why)
+""",
+    )
+
+    assert ended.returncode == 0
+    assert ended.stdout.splitlines()[1:] == ["SIGTERM"]
+
+
 def test_signal_while_serving_calls_back():
     """Once a callback is registered, a signal calls it and raises nothing; a quick second one is the same wish."""
     ended = run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 #: One Ctrl-C may reach a process twice (from the terminal and from a parent that passes it on).
 _SAME_WISH_S = 1.0
+#: How long after an interrupt was lost it is sent again.
+_AGAIN_S = 0.01
 
 
 class ShutdownInterrupt(BaseException):
@@ -33,6 +36,7 @@ class ShutdownRequest:
         self.signal_name = ""
         self._callbacks: list[Callable[[], None]] = []
         self._first_at = 0.0
+        self._is_lost = False
 
     def add_callback(self, callback: Callable[[], None]) -> None:
         """Call `callback` at the first signal, in the main thread between two bytecodes: let it only set or wake.
@@ -61,17 +65,40 @@ class ShutdownRequest:
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal; installed by `install_shutdown_handlers`."""
-        if not self.requested.is_set():
+        if not self.requested.is_set() or self._is_lost:
+            self._is_lost = False
             self.request(signal.Signals(number).name)
             if not self._callbacks:
                 raise ShutdownInterrupt(self.signal_name)
         elif time.monotonic() - self._first_at > _SAME_WISH_S:
             os._exit(128 + number)  # children notice the closed pipe
 
+    def send_again(self) -> None:
+        """Interrupt the main thread once more: the interpreter ignores what is raised where nobody could catch it.
+
+        Such places are `__del__` and the callbacks of weak references, as those of the import system.
+        """
+        self._is_lost = True
+        number = signal.Signals.__members__.get(self.signal_name, signal.SIGINT)
+        main_thread = threading.main_thread().ident
+        assert main_thread is not None
+        timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (main_thread, number))  # once that place is left
+        timer.daemon = True
+        timer.start()
+
 
 def install_shutdown_handlers() -> ShutdownRequest:
     """Make SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) ask for shutdown; main thread only."""
     request = ShutdownRequest()
+    tell_ignored = sys.unraisablehook
+
+    def on_ignored(ignored: sys.UnraisableHookArgs) -> None:
+        if isinstance(ignored.exc_value, ShutdownInterrupt):
+            request.send_again()
+        else:
+            tell_ignored(ignored)
+
+    sys.unraisablehook = on_ignored
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, request.on_signal)

@@ -27,6 +27,10 @@ class EarlyAnswers:
         self.reason = reason
         self._listener = listener
         self._wake_reader, self._wake_writer = os.pipe()
+        # Here and not in the thread: a start that is given up may close the listener before the thread has begun.
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="early answers", daemon=True)
         self._thread.start()
 
@@ -44,11 +48,9 @@ class EarlyAnswers:
         os.close(self._wake_reader)
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._wake_reader, selectors.EVENT_READ)
+        with self._selector:
             while True:
-                if any(key.fd == self._wake_reader for key, _ in selector.select()):
+                if any(key.fd == self._wake_reader for key, _ in self._selector.select()):
                     return
                 with contextlib.suppress(OSError):  # a client that is gone or too slow needs no answer
                     connection, _ = self._listener.accept()
