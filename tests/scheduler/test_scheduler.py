@@ -89,6 +89,22 @@ def test_eight_cold_requests_with_one_prefix_compute_it_once() -> None:
     assert engine.executor.num_computed < 1032 + 7 * 41 + 8 * 3
 
 
+@pytest.mark.parametrize("token_budget", [5, 24, 64, 2048], ids=lambda budget: f"steps of {budget} tokens")
+def test_a_prefix_that_takes_many_steps_is_waited_for_until_its_end(token_budget: int) -> None:
+    """Whoever shares it waits through all chunks, also those that end amid a block; each token is computed once."""
+    engine = Engine(make_config(token_budget=token_budget), num_blocks=200, block_size=16)
+    shared, tails = prompt(320), [[i, 1, 2, 3] for i in range(6)]
+    for i, tail in enumerate(tails):
+        engine.scheduler.add_request(make_request(f"r{i}", shared + tail, max_tokens=1))
+
+    engine.run()
+
+    assert engine.executor.num_computed == len(shared) + sum(map(len, tails))
+    cached = [engine.updates[f"r{i}"][-1].num_cached_tokens for i in range(6)]
+    assert cached == [0, *[len(shared)] * 5]
+    assert all(engine.outputs[f"r{i}"] == expected_output(shared + tail, 1) for i, tail in enumerate(tails))
+
+
 def test_held_back_requests_let_others_pass_and_keep_their_place() -> None:
     """Holding one back does not stop those behind it, and it is first again in the next step."""
     engine = Engine(make_config(), num_blocks=64, block_size=4)

@@ -54,7 +54,9 @@ class PrometheusMetrics(Collector):
         )
         self._max_tokens = _histogram("request_params_max_tokens", "max_tokens asked for.", one_two_five(largest))
         self._n = _histogram("request_params_n", "n asked for.", [1, 2, 5, 10, 20, 50, 100])
-        self._step_tokens = _histogram("iteration_tokens_total", "Tokens computed in a step.", _POWERS)
+        self._step_tokens = _histogram(
+            "iteration_tokens_total", "Tokens of a step, those found in the prefix cache included.", _POWERS
+        )
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -195,7 +197,7 @@ class PrometheusMetrics(Collector):
 
 
 _COUNTERS = {
-    "prompt_tokens": "Prompt tokens computed.",
+    "prompt_tokens": "Prompt tokens computed, or found in the prefix cache.",
     "generation_tokens": "Tokens generated.",
     "num_preemptions": "Requests stopped for memory and started again.",
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
