@@ -97,6 +97,42 @@ def test_explain_op_knows_the_providers(installed, ask):
     assert candidates["rms_norm.off"]["state"] == "disabled"
 
 
+def test_explain_op_says_who_refused_and_why(installed, ask, tiny_llama):
+    """Of a checkpoint, here and of a server: the reason is the implementation's own; those behind are not asked."""
+    norm = """
+        from graftlm.ops import OpImplementation
+
+        class Norm(OpImplementation):
+            @classmethod
+            def supports(cls, *, device, dtype, shape):
+                return {answer!r}
+
+            def __call__(self, x, residual=None):
+                return x if residual is None else (x, residual)
+    """
+    for name, answer in (("acme", "it wants rows of 7"), ("best", True), ("last", True)):
+        installed.write(
+            f"{name}-ops", entry_points={"op_implementations": {f"rms_norm.{name}": f"{name}_ops:Norm"}},
+            files={f"{name}_ops.py": norm.format(answer=answer)},
+        )  # fmt: skip
+    flags = ("--op-providers", "acme,best,last")
+    code, (told,), errors = ask("explain", "op", "RMSNorm", *flags, "--model", str(tiny_llama))
+    candidates = {c["name"]: (c["state"], c.get("reason")) for c in told["candidates"]}
+
+    assert code == 0, errors
+    assert told["answer"].endswith("its rms_norm.best runs") and told["why"] == "provider rms_norm.best"
+    assert candidates["rms_norm.acme"] == ("refused", "it wants rows of 7")
+    assert candidates["rms_norm.best"] == ("won", "supports() agreed")
+    assert candidates["rms_norm.last"] == ("not asked", "rms_norm.best came first")
+
+    with Server([str(tiny_llama), *flags], env=installed.environment) as server:
+        _, (told,), _ = ask("explain", "op", "rms_norm", "--url", server.base_url)
+    assert [(c["state"], c["name"]) for c in told["candidates"]] == [
+        ("won", "rms_norm.best"), ("refused", "rms_norm.acme")
+    ]  # fmt: skip
+    assert told["candidates"][1]["reason"] == "it wants rows of 7; in engine core (5 objects)"
+
+
 def test_explain_attention_asks_the_checkpoints_question(ask, tiny_opt, installed):
     """The platform names a backend for it; one that was not named says whether it could serve."""
     installed.write(

@@ -47,6 +47,8 @@ class BuildContext:
     """(class, replacement) -> how many objects"""
     choices: Counter[tuple[str, str, str]] = dataclasses.field(default_factory=Counter)
     """(op, method, reason) -> how many objects"""
+    refusals: Counter[tuple[str, str, str]] = dataclasses.field(default_factory=Counter)
+    """(op, implementation, why it cannot serve) -> how many objects"""
     state: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What floors above keep for the length of the build."""
 
@@ -100,6 +102,15 @@ def _report(context: BuildContext) -> None:
     for (op, method, reason), count in context.choices.items():
         record("op_dispatched", op=op, method=method, reason=reason, count=count)
         logger.debug("op dispatched op=%s method=%s reason=%s count=%d", op, method, reason, count)
+    for (op, implementation, reason), count in context.refusals.items():
+        record("op_refused", op=op, implementation=implementation, reason=reason, count=count)
+        logger.debug(
+            "op implementation refused op=%s implementation=%s reason=%s count=%d",
+            op,
+            implementation,
+            reason,
+            count,
+        )
     note_unmatched_replacements()
     built = set(context.enabled_custom_ops) | set(context.disabled_custom_ops)
     if built and (unused := sorted((context.switches.on | context.switches.off) - built - set(SAMPLING_OPS))):

@@ -80,7 +80,9 @@ def _first_provider(
         if answer is True:
             with watched(find(OP_IMPLEMENTATIONS, name), "construction"):
                 return cls(op), name
-        refusals.append(f"{name}: {answer or 'not supported'}")
+        refusal = str(answer or "not supported")
+        build.refusals[op.name, name, refusal] += 1
+        refusals.append(f"{name}: {refusal}")
     if refusals:
         return None, "no provider fits (" + "; ".join(refusals) + ")"
     return None, "the reference; no other implementation for this platform"

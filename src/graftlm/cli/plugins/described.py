@@ -111,13 +111,16 @@ def explain_op(description: Description, name: str) -> Explanation:
                 reason=f"replaces {event['facts']['cls']} in {event['process']} ({_count(event)} layers)",
             )
         )  # fmt: skip
-    for event in events_of(description, "op_dispatched"):
-        facts = event["facts"]
-        if name in (facts["op"], facts["op"].replace("_", "")) or _is_switch_of(name, facts["op"]):
-            explanation.answer = facts["method"]
-            explanation.why = facts["reason"]
+    for what, state in (("op_dispatched", "won"), ("op_refused", "refused")):
+        for event in events_of(description, what):
+            facts = event["facts"]
+            if name not in (facts["op"], facts["op"].replace("_", "")) and not _is_switch_of(name, facts["op"]):
+                continue
+            if state == "won":
+                explanation.answer, explanation.why = facts["method"], facts["reason"]
+            computed_by = facts["method"] if state == "won" else facts["implementation"]
             reason = f"{facts['reason']}; in {event['process']} ({_count(event)} objects)"
-            explanation.candidates.append(Candidate(name=facts["method"], state="won", reason=reason))
+            explanation.candidates.append(Candidate(name=computed_by, state=state, reason=reason))
     if name == "linear" or _is_switch_of(name, "linear_op"):
         _add_kept_weights(explanation, events_of(description, "weights_kept"))
     if swaps:

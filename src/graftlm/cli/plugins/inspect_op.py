@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from graftlm.ops.pluggable import PluggableLayer
     from graftlm.plugins.host import PluginHost
 
+_ASKED = "supports() is asked with the layer's shape"
+
 
 def explain_op(host: PluginHost, config: EngineConfig, name: str, *, problem: str, built: bool) -> Inspection:
     """Say which class is built for an op, and which of its methods runs; `built`: in the model of `config`, too."""
@@ -142,7 +144,7 @@ def _providers(
         name, _, provider = plugin.name.rpartition(".")
         if name != op:
             continue
-        state, reason = "asked when built", "supports() is asked with the layer's shape"
+        state, reason = "asked when built", _ASKED
         if provider not in listed:
             state = "not asked"
             reason = f"{platform.device_name} does not list {provider}; --op-providers {provider} would"
@@ -177,8 +179,17 @@ def _add_what_was_built(host: PluginHost, explanation: Explanation, switch: str)
         f"{explanation.answer.partition(' is built')[0]} is built, and its {', '.join(methods)} runs"
     )
     explanation.why = "; ".join(dict.fromkeys(e.facts["reason"] for e in choices))
+    refusals: dict[str, list[str]] = {}
+    for event in host.ledger.of("op_refused", op=switch):
+        refusals.setdefault(event.facts["implementation"], []).append(event.facts["reason"])
     for candidate in explanation.candidates:
         if candidate.name in methods:
             candidate.state = "won"
+            if candidate.name in refusals:
+                candidate.reason = f"refused for other shapes: {'; '.join(refusals[candidate.name])}"
+            elif candidate.reason == _ASKED:
+                candidate.reason = "supports() agreed"
+        elif candidate.name in refusals:
+            candidate.state, candidate.reason = "refused", "; ".join(refusals[candidate.name])
         elif candidate.state == "asked when built":
-            candidate.state, candidate.reason = "refused", explanation.why
+            candidate.state, candidate.reason = "not asked", f"{', '.join(methods)} came first"
