@@ -137,9 +137,11 @@ def test_explain_tells_who_splits_a_step(tmp_path):
     told = {name: explained(name, site.environment) for name in ("SiluAndMul", "RMSNorm")}
     assert "part of the native calls that NATIVE_CPU runs as one" in told["RMSNorm"]
     assert "NATIVE_CPU splits them here: it runs from Python in each, unchanged" in told["SiluAndMul"]
+    other = explained("SiluAndMul", site.environment, "--attention-backend", "TORCH_PAGED")
+    assert other.endswith("attention backend TORCH_PAGED keeps none"), "whoever computes, without a model as well"
 
 
-def explained(op: str, environment: dict[str, str]) -> str:
-    done = run_graftlm("plugins", "explain", "op", op, env=environment)
+def explained(op: str, environment: dict[str, str], *flags: str) -> str:
+    done = run_graftlm("plugins", "explain", "op", op, *flags, env=environment)
     assert done.returncode == 0, done.stderr
     return next(line for line in done.stdout.splitlines() if "in kept decode steps" in line)

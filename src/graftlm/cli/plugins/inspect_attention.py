@@ -97,8 +97,27 @@ def _could_serve(name: str, questions: list[Any]) -> tuple[str, str]:
     return "not named", f"it could serve; --attention-backend {name} asks for it"
 
 
-def plain_question(config: EngineConfig) -> AttentionQuestion:
-    """Return what a layer of no particular model might ask."""
+def ask_for_no_model(config: EngineConfig, *, construct: bool) -> str:
+    """Let the platform choose for a layer of no particular model, and say what it named.
+
+    `construct` builds the backend, which binds the kernel functions that it calls.
+    """
+    from graftlm.ops.attention.selector import get_attn_backend
+
+    question = _plain_question(config)
+    try:
+        backend = get_attn_backend(question, config.attention.attention_backend)
+        if construct:
+            backend(num_heads=8, num_kv_heads=8, head_size=64, scale=0.125, prefix="explain")
+    except Exception as error:
+        return f"which attention backend would compute was not found out ({type(error).__name__}: {error})"
+    return (
+        f"the platform named {backend.name} for a layer of 8 heads of 64 numbers in float32; --model CHECKPOINT "
+        "asks it the questions of that checkpoint"
+    )
+
+
+def _plain_question(config: EngineConfig) -> AttentionQuestion:
     from graftlm.contracts.platform import AttentionQuestion
 
     cache = "float32" if config.cache.kv_cache_dtype == "auto" else config.cache.kv_cache_dtype

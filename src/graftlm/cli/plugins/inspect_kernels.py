@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from graftlm.cli.plugins.explanation import Candidate, Explanation
 from graftlm.cli.plugins.helper import Inspection
+from graftlm.cli.plugins.inspect_attention import ask_for_no_model
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -24,7 +25,7 @@ def explain_kernels(config: EngineConfig, name: str, *, problem: str, built: boo
         return Inspection(unknown=True)
     explanation = Explanation(kind="kernel", name=name, error=problem)
     if not built and ATTENTION_KERNELS & set(names):
-        explanation.notes.append(_ask_for_no_model(config))
+        explanation.notes.append(ask_for_no_model(config, construct=True))
     replaced = []
     for kernel in names:
         override, unused = kernel_override(kernel), why_unused(kernel)
@@ -51,20 +52,3 @@ def explain_kernels(config: EngineConfig, name: str, *, problem: str, built: boo
         unused = why_unused(name) if name else ""
         explanation.answer = (reference or "the engine's own") + (f", not in use: {unused}" if unused else "")
     return Inspection(explanation=explanation)
-
-
-def _ask_for_no_model(config: EngineConfig) -> str:
-    """Let the platform choose for a layer of no particular model, so that its backend binds what it calls."""
-    from graftlm.cli.plugins.inspect_attention import plain_question
-    from graftlm.ops.attention.selector import get_attn_backend
-
-    question = plain_question(config)
-    try:
-        backend = get_attn_backend(question, config.attention.attention_backend)
-        backend(num_heads=8, num_kv_heads=8, head_size=64, scale=0.125, prefix="explain")
-    except Exception as error:
-        return f"which attention backend calls them was not found out ({type(error).__name__}: {error})"
-    return (
-        f"the platform named {backend.name} for a layer of 8 heads of 64 numbers in float32; --model CHECKPOINT "
-        "asks it the questions of that checkpoint"
-    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.plugins.explanation import Candidate, Explanation
 from graftlm.cli.plugins.helper import Inspection
+from graftlm.cli.plugins.inspect_attention import ask_for_no_model
 from graftlm.cli.plugins.inspect_steps import part_in_kept_steps
 from graftlm.cli.plugins.inspect_weights import add_instruction_sets, add_who_multiplies
 from graftlm.contracts.points import CUSTOM_OPS, OP_IMPLEMENTATIONS
@@ -51,6 +52,8 @@ def explain_op(host: PluginHost, config: EngineConfig, name: str, *, problem: st
             if switch == "linear":
                 add_who_multiplies(host, config, explanation)
         add_instruction_sets(explanation)
+    if not built:
+        explanation.notes.append(ask_for_no_model(config, construct=False))
     running = [c.name for c in explanation.candidates if c.state in ("won", "asked when built")]
     explanation.facts["in kept decode steps"] = part_in_kept_steps(host, chosen, running)
     return Inspection(explanation=explanation, names=[n for n in (switch, path, path.replace(":", ".")) if n])

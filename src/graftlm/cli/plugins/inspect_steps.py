@@ -16,7 +16,7 @@ def part_in_kept_steps(host: PluginHost, layer: Any, methods: Iterable[str]) -> 
     """Say whether calls of `layer`, computed by `methods`, belong to the steps a backend keeps, or split them."""
     from graftlm.ops.attention.selector import backends_in_use
 
-    in_use = backends_in_use()  # those of the model, where one was built
+    in_use = backends_in_use()  # of the model, or of a layer of none
     keepers = [plugin.name for plugin in host.plugins(ATTENTION_BACKENDS) if _keeps_steps(host, plugin.name)]
     keepers = [name for name in keepers if not in_use or name in in_use]
     if not keepers:
