@@ -11,6 +11,7 @@ PluginError                     stops the start: one message, no traceback by de
 ├── LockDiffers                 what is installed is not what --plugins-locked allows
 ├── UnreadableLock              the file of --plugins-locked is none
 ├── PluginExits                 plugin code called sys.exit(), os._exit() or os.abort()
+├── PluginCloses                plugin code closed file descriptors that are not its own, or tried to
 ├── PluginRaises                plugin code raised what is no Exception
 ├── InvalidSetting              a --plugin-config entry that no plugin understands
 ├── UnresolvedPath              a module:Class path that names nothing
@@ -101,6 +102,19 @@ class PluginExits(PluginError):
             f"it called {call}({', '.join(map(repr, code))}), and only graftlm ends its processes; raise an "
             "exception instead"
         )
+
+
+class PluginCloses(PluginError):
+    """`call` is what was kept from doing so; without it the descriptors are closed, and the process is lost."""
+
+    def __init__(self, *arguments: object, call: str = "") -> None:
+        did = (
+            f"it called {call}({', '.join(map(repr, arguments))}), and nothing was closed"
+            if call
+            else "it closed file descriptors that it had not opened, and the process cannot go on without them"
+        )
+        super().__init__(f"{did}; close only what you opened")
+        self.is_done = not call
 
 
 class PluginRaises(PluginError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from graftlm.plugins.blame import calling
-from graftlm.plugins.errors import PluginFailed
+from graftlm.plugins.errors import PluginCloses, PluginFailed
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.process_host import ProcessHost, record
 from graftlm.plugins.slow_calls import told_when_slow
@@ -22,6 +23,13 @@ POINT = "general_plugins"
 #: What each general plugin registered when it ran in this process: it runs once, whatever hosts come and go.
 _registered_by: dict[str, list[Step]] = {}
 
+_ends_of_the_lost: list[Callable[[PluginFailed], object]] = []
+
+
+def end_when_lost(end: Callable[[PluginFailed], object]) -> None:
+    """Call `end` when a plugin has taken from this process what even an orderly end needs."""
+    _ends_of_the_lost.append(end)
+
 
 def run_general_plugins(host: ProcessHost) -> None:
     """Run those that have a role of this process and have not run for this host; see `plugin-system` rules."""
@@ -31,7 +39,10 @@ def run_general_plugins(host: ProcessHost) -> None:
         try:
             _run(host, plugin)
         except PluginFailed as error:
-            if plugin.named or plugin.built_in:
+            is_lost = isinstance(error.__cause__, PluginCloses) and error.__cause__.is_done
+            for end in _ends_of_the_lost if is_lost else ():
+                end(error)
+            if plugin.named or plugin.built_in or is_lost:
                 raise
             logger.warning("plugin_failed %s", error)
 
@@ -42,8 +53,8 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
     before = Surroundings()
     try:
         with transaction(plugin) as opened, calling(plugin, "general plugin"):
-            function = host.load_plugin(plugin)
             try:
+                function = host.load_plugin(plugin)
                 if again:
                     for step in _registered_by[plugin.identity]:
                         step.redo()
@@ -52,6 +63,8 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
             finally:
                 if undone := before.restore():
                     _tell_undone(host, plugin, undone)
+                if before.are_closed():
+                    raise PluginCloses()
                 for check in host.invariants:
                     check()
     except PluginFailed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import threading
@@ -18,6 +20,17 @@ class Surroundings:
         self._path = list(sys.path)
         self._recursion_limit = sys.getrecursionlimit()
         self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        # Nobody knows of this one, so who closes it closes whatever there is.
+        self._descriptor = os.open(os.devnull, os.O_RDONLY)
+        self._opened = os.fstat(self._descriptor)
+
+    def are_closed(self) -> bool:
+        """Tell, once, whether descriptors were closed that the process may need."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._descriptor), self._opened):
+                os.close(self._descriptor)
+                return False
+        return True
 
     def restore(self) -> list[str]:
         """Put back what has changed since, and say what it was; what was only added stays."""
