@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from graftlm.config.errors import InvalidOption
+from graftlm.processes.lost_errors import name_plugins_of_lost_errors
 
 LogFormat = Literal["text", "json"]
 
@@ -50,6 +51,7 @@ def configure_logging(levels: Sequence[str] = (), fmt: LogFormat = "text", proce
     for name, level in {"": logging.WARNING, **dict.fromkeys(OWN_LOGGERS, logging.INFO), **chosen}.items():
         logging.getLogger(name).setLevel(level)
     logging.captureWarnings(True)
+    name_plugins_of_lost_errors()
     _settings = LogSettings(levels=list(levels), fmt=fmt)
 
 
