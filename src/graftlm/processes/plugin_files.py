@@ -11,7 +11,7 @@ from graftlm.plugins.process_host import held_host
 
 
 class PluginFiles:
-    """The files of the plugins that this process knows, without the engine's own; made when something went wrong."""
+    """The files of the plugins that this process knows, without the engine's own; made when something fails."""
 
     def __init__(self) -> None:
         host = held_host()
