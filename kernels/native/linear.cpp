@@ -59,20 +59,29 @@ static int half_place(Format format, int lane) {
   return format == Format::bf16 ? (lane < 8 ? 2 * lane : 2 * (lane - 8) + 1) : lane;
 }
 
+static uint32_t four_bytes(const uint8_t* from) {
+  uint32_t four;
+  std::memcpy(&four, from, 4);
+  return four;
+}
+
+// Four columns' bytes, or two columns' of 8 bits, are moved at once: a start waits for all of a model's weights.
 static void pack_block(Format format, const uint8_t* from, int lane, uint8_t* to) {
   std::memcpy(to + 2 * lane, from, 2);
   if (format == Format::q4_1) std::memcpy(to + 16 + 2 * lane, from + 2, 2);
   uint8_t* weights = to + weights_offset(format);
   const uint8_t* own = from + (format == Format::q4_1 ? 4 : 2);
-  for (int k = 0; k < kBlock; ++k) {
-    if (format == Format::q8_0) {
-      weights[16 * (k / 2) + 2 * lane + k % 2] = own[k];
-    } else {
-      // The file holds columns 0..15 in the low halves of its 16 bytes and 16..31 in the high ones.
-      const uint8_t value = k < 16 ? own[k] & 15 : own[k - 16] >> 4;
-      uint8_t& both = weights[32 * (k / 8) + 4 * lane + k % 4];
-      both = k % 8 < 4 ? (both & 0xf0) | value : (both & 0x0f) | static_cast<uint8_t>(value << 4);
-    }
+  if (format == Format::q8_0) {
+    for (int pair = 0; pair < kBlock / 2; ++pair) std::memcpy(weights + 16 * pair + 2 * lane, own + 2 * pair, 2);
+    return;
+  }
+  // The file holds columns 0..15 in the low halves of its 16 bytes and 16..31 in the high ones.
+  constexpr uint32_t kLow = 0x0f0f0f0f, kHigh = 0xf0f0f0f0;
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t first = four_bytes(own + 8 * j), second = four_bytes(own + 8 * j + 4);
+    const uint32_t low = (first & kLow) | ((second & kLow) << 4), high = ((first >> 4) & kLow) | (second & kHigh);
+    std::memcpy(weights + 32 * j + 4 * lane, &low, 4);
+    std::memcpy(weights + 32 * (j + 2) + 4 * lane, &high, 4);
   }
 }
 
