@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,39 @@ from refusals import USAGE, refusal, run_graftlm
 
 Spoiled = Callable[..., str]
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "GRAFTLM_DEMO_FILE": ""}
+
+
+# The working directory.
+
+
+def run_where_nothing_is(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a working directory that was removed."""
+    folder.mkdir()
+    command = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", sys.executable, "-m", "graftlm", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    "words", ["serve demo", "run demo", "fetch demo", "preload demo", "bench startup", "plugins explain op RMSNorm"]
+)
+def test_a_working_directory_that_was_removed_is_one_sentence(tmp_path: Path, words: str) -> None:
+    """Even torch ends a process there, so nothing is begun."""
+    done = run_where_nothing_is(tmp_path / "gone", *words.split())
+
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == USAGE and not done.stdout
+    assert line == (
+        "graftlm: error: the working directory cannot be used (No such file or directory); change to another one, "
+        "such as with `cd ~`"
+    )
+
+
+@pytest.mark.parametrize("words", ["doctor", "plugins", "serve --help", "--version"])
+def test_what_needs_no_working_directory_works_without_one(tmp_path: Path, words: str) -> None:
+    """The machine, the plugins, the flags."""
+    done = run_where_nothing_is(tmp_path / "gone", *words.split())
+
+    assert done.returncode == 0 and done.stdout, done.stderr
 
 
 # The cache folder and the network.

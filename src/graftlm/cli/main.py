@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"graftlm {__version__}")
             return 0
         case [name, *rest] if name in COMMANDS:
+            if (problem := _problem_of_directory()) and _needs_directory(name, rest):
+                print(f"graftlm: error: {problem}", file=sys.stderr)
+                return 2
             return _call(name, rest) if argv is not None else _run(name, rest)
     return _unknown(words[0])
 
@@ -99,6 +102,26 @@ def _is_text(word: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _problem_of_directory() -> str:
+    """Say why nothing can be started here, or "": in a directory that was removed even torch ends its process."""
+    import os
+
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib is imported later
+    except OSError as error:
+        return (
+            f"the working directory cannot be used ({error.strerror}); change to another one, such as with `cd ~`"
+        )
+    return ""
+
+
+def _needs_directory(name: str, argv: list[str]) -> bool:
+    """Tell what only looks at the installation, or explains flags, from what reads files or starts processes."""
+    if name == "doctor" or {"-h", "--help"} & set(argv):
+        return False
+    return name != "plugins" or bool({"explain", "trace", "new", "test", "bisect"} & set(argv[:1]))
 
 
 def _run(name: str, argv: list[str]) -> int:
