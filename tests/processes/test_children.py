@@ -207,7 +207,7 @@ def test_children_end_when_the_parent_is_killed(method):
 def test_empty_child_ends_when_the_start_is_refused():
     """A child started ahead of its plan ends at once when its parent lets go, even in the middle of an import."""
     child = start_child("early")
-    child.call("graftlm.processes.child:import_modules", msgspec.msgpack.encode(["torch"]))
+    child.call("graftlm.executor.imports_ahead:import_ahead", msgspec.msgpack.encode([]))
     time.sleep(0.4)
     begun = time.monotonic()
     child.let_go()

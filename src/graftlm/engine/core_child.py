@@ -18,7 +18,7 @@ import msgspec
 
 from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import StartupError
-from graftlm.executor.workers_ahead import COMPUTING_MODULES, IMPORT, WorkersAhead
+from graftlm.executor.workers_ahead import IMPORT_AHEAD, WorkersAhead
 from graftlm.processes.exit_functions import at_exit
 from graftlm.processes.launch import ChildProcess, Handle, start_child
 from graftlm.processes.threads import quiet_environment, thread_environment
@@ -190,7 +190,7 @@ def _start(
         )
         child.call("graftlm.executor.workers_ahead:prestart_workers", msgspec.msgpack.encode(order))
     elif ahead:
-        child.call(IMPORT, msgspec.msgpack.encode(COMPUTING_MODULES))
+        child.call(IMPORT_AHEAD, msgspec.msgpack.encode(["graftlm.engine.core_process"]))
     logger.debug("engine core started pid=%d directory=%s", child.pid, child.shared_directory)
     return CoreChild(child)
 

@@ -19,9 +19,8 @@ from graftlm.processes.threads import thread_environment
 
 logger = logging.getLogger(__name__)
 
-#: What a process that computes imports while it waits for its plan: nothing that asks for the platform.
-COMPUTING_MODULES = ["torch", "graftlm.models.loader", "graftlm.ops.sampling", "graftlm.worker.input_batch"]
-IMPORT = "graftlm.processes.child:import_modules"
+#: What a process that computes does while it waits for its plan. The payload lists more modules to import.
+IMPORT_AHEAD = "graftlm.executor.imports_ahead:import_ahead"
 
 
 class WorkersAhead(msgspec.Struct, kw_only=True):
@@ -51,7 +50,7 @@ def prestart_workers(payload: bytes) -> None:
     for rank in range(order.num_workers):
         name = worker_name(rank)
         child = _start(name, own, order.warm_parent)
-        child.call(IMPORT, msgspec.msgpack.encode(COMPUTING_MODULES))
+        child.call(IMPORT_AHEAD, msgspec.msgpack.encode(["graftlm.executor.worker_process"]))
         _ahead[name] = (_inherited(own), child)
 
 

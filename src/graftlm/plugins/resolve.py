@@ -6,6 +6,7 @@ import importlib
 import types
 from typing import Any
 
+from graftlm.plugins.deferred_imports import before_plugin_code
 from graftlm.plugins.errors import UnresolvedPath
 from graftlm.plugins.fresh_sources import beware_of_fresh_sources
 from graftlm.plugins.spelling import kind_of
@@ -44,6 +45,7 @@ def resolve_class_path(path: str, *, what: str = "class path") -> Any:
 
 def _import(name: str, *, path: str, what: str) -> types.ModuleType:
     beware_of_fresh_sources(name)
+    before_plugin_code(name)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

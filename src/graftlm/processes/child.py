@@ -75,14 +75,6 @@ def on_parent_gone(callback: Callable[[], None]) -> None:
     _orphan_callbacks.append(callback)
 
 
-def import_modules(payload: bytes) -> None:
-    """Import modules ahead of their use; a parent calls it in a child that waits for its plan."""
-    with without_collections():
-        for name in msgspec.msgpack.decode(payload, type=list[str]):
-            importlib.import_module(name)
-        gc.freeze()
-
-
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
     """Look for no garbage while modules are imported: nearly all that they make stays, and a tenth is saved.

@@ -1,0 +1,110 @@
+"""Imports what a process that computes will need while it waits for its plan: nothing that asks for the platform.
+
+Nearly all of a cold start is the import of torch, and much of that can be had for less. Loading and linking its
+library needs no interpreter and goes on in a thread, beside imports that need no torch; and code for compilers and
+exporters is left to whoever touches it (`plugins/deferred_imports.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from graftlm.plugins.deferred_imports import deferring
+from graftlm.processes.child import without_collections
+from graftlm.processes.startup_trace import span
+
+#: Modules that bring libraries, which would have to wait for the thread: only one is linked at a time.
+_LIBRARIES = ("asyncio", "hashlib", "pickle", "csv", "statistics", "grp", "zmq")
+#: Python alone.
+_PLAIN = (
+    "importlib.metadata", "graftlm.platforms.bootstrap", "graftlm.models.registry", "concurrent.futures",
+    "unittest.mock", "tarfile", "pickletools", "difflib", "urllib.request",
+)  # fmt: skip
+_WITH_TORCH = ("graftlm.models.loader", "graftlm.ops.sampling", "graftlm.worker.input_batch")
+
+#: Parts of torch that serving does not touch. `_meta_registrations` tells compilers what shapes ops give; the
+#: others are an exporter, the older ways to quantize, masked tensors and probability distributions.
+_SELDOM_USED = (
+    "torch._meta_registrations", "torch.export", "torch.quantization", "torch.ao", "torch.nn.intrinsic",
+    "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized", "torch.masked", "torch.distributions",
+)  # fmt: skip
+#: Two modules of torch that ask `inspect` about a line of theirs. It would look at the files of all modules for it.
+_INSPECTED = ("utils._debug_mode._mode", "_native.registry")
+
+#: The releases of torch that this was tried with; any other is imported whole.
+TRIED_RELEASES = ("2.13.",)
+#: The packages that torch itself imports; see `deferring`.
+_BESIDE_TORCH = ("torch", "torchgen", "functorch", "numpy", "typing_extensions", "sympy", "mpmath", "tqdm")
+
+
+def import_ahead(payload: bytes) -> None:
+    """Import it all, and what `payload` lists, which needs no torch either, in the order that takes least time."""
+    with without_collections():
+        _import(_LIBRARIES)
+        with _linking_torch(), span("import what needs no torch"):
+            _import((*_PLAIN, *msgspec.msgpack.decode(payload, type=list[str])))
+        with _lean_torch():
+            _import(("torch",))
+        _import(_WITH_TORCH)
+        gc.freeze()
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        importlib.import_module(name)
+
+
+def _folder_of_torch() -> Path | None:
+    spec = importlib.util.find_spec("torch")
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+@contextlib.contextmanager
+def _linking_torch() -> Iterator[None]:
+    """Load torch's library beside what is done inside; one that cannot be loaded is for torch's import to tell."""
+    folder = _folder_of_torch()
+    library = folder / "lib" / "libtorch_cpu.so" if folder is not None else None
+    if library is None or "torch" in sys.modules or not library.is_file():
+        yield
+        return
+    # A function of C called by ctypes runs without the interpreter's lock; `ctypes.CDLL` itself holds it.
+    load = ctypes.CDLL(None).dlopen
+    load.restype = ctypes.c_void_p
+    mode = ctypes.c_int(os.RTLD_NOW | os.RTLD_LOCAL)
+
+    def link() -> None:
+        with span("link torch's library"):
+            load(os.fsencode(library), mode)
+
+    thread = threading.Thread(target=link, name="linking torch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+@contextlib.contextmanager
+def _lean_torch() -> Iterator[None]:
+    from importlib.metadata import version
+
+    folder = _folder_of_torch()
+    if folder is None or "torch" in sys.modules or not version("torch").startswith(TRIED_RELEASES):
+        yield
+        return
+    for name in _INSPECTED:
+        inspect.modulesbyfile[f"{folder.joinpath(*name.split('.'))}.py"] = f"torch.{name}"
+    with deferring(_SELDOM_USED, beside=_BESIDE_TORCH):
+        yield

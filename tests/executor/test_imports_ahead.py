@@ -1,0 +1,69 @@
+"""What a process that computes imports ahead of its plan: all of torch's behaviour, without all of its code."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+
+from graftlm.executor.imports_ahead import TRIED_RELEASES
+
+
+def run_python(code: str) -> object:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+AHEAD = (
+    "import json, sys, msgspec\n"
+    "from graftlm.executor.imports_ahead import import_ahead\n"
+    "from graftlm.plugins.deferred_imports import deferred, import_deferred\n"
+    "import_ahead(msgspec.msgpack.encode([]))\nimport torch\n"
+)
+#: What tells whether torch is whole: its modules, and the operations for which compilers know shapes.
+WHOLE = (
+    "keys = ('aten::isin.Tensor_Tensor', 'aten::_foreach_norm.Scalar', 'aten::grid_sampler_2d')\n"
+    "names = [n for n in sys.modules if n.partition('.')[0] in ('torch', 'torchgen')]\n"
+    "def whole(): return {'modules': sorted(names),\n"
+    "  'meta': [torch._C._dispatch_has_kernel_for_dispatch_key(k, 'Meta') for k in keys],\n"
+    "  'export': torch.export.export.__module__}\n"
+)
+
+
+def test_the_installed_torch_was_tried():
+    """Whoever moves to another release of torch tries the deferred parts with it, and adds it to the list."""
+    assert importlib.metadata.version("torch").startswith(TRIED_RELEASES)
+
+
+def test_torch_computes_without_what_is_deferred():
+    """Layers, inference and a dispatch mode run, and touch nothing of it."""
+    waiting = run_python(
+        AHEAD
+        + "from torch.utils._python_dispatch import TorchDispatchMode\n"
+        + "with torch.inference_mode():\n"
+        + "    y = torch.nn.functional.scaled_dot_product_attention(*[torch.randn(1, 2, 4, 8)] * 3)\n"
+        + "    y = torch.nn.Linear(8, 4)(y).softmax(-1).topk(2)\n"
+        + "    torch.multinomial(torch.rand(4), 2)\n"
+        + "print(json.dumps(deferred()))"
+    )
+    assert "torch._meta_registrations" in waiting
+    assert "torch.export" in waiting
+
+
+def test_touched_it_is_the_torch_that_everybody_imports():
+    """After the first touch there are the modules, and the registrations, of a plain `import torch`."""
+    plain = run_python("import json, sys, torch\n" + WHOLE + "print(json.dumps(whole()))")
+    ours = run_python(AHEAD + "torch.export\nimport_deferred('a test')\n" + WHOLE + "print(json.dumps(whole()))")
+    assert set(plain["modules"]) <= set(ours["modules"])
+    assert ours["meta"] == plain["meta"] == [True, True, True]
+    assert ours["export"] == plain["export"]
+
+
+def test_deferred_it_lacks_what_a_compiler_wants():
+    """So that the test above can fail: before the touch those registrations are not there."""
+    ours = run_python(
+        AHEAD + "print(json.dumps(torch._C._dispatch_has_kernel_for_dispatch_key('aten::grid_sampler_2d', 'Meta')))"
+    )
+    assert ours is False

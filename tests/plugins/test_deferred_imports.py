@@ -1,0 +1,115 @@
+"""What a process of ours leaves of a library for later, and who gets it then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def run_python(code: str) -> str:
+    """Run `code` in a fresh interpreter; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A package whose `heavy` notes that it ran, and whose `last` needs `heavy` and `aside`."""
+    folder = tmp_path / "lib"
+    package = folder / "biglib"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "ran = []\nfrom biglib import heavy as heavy\nimport biglib.aside\nfrom biglib import last as last\n"
+    )
+    (package / "heavy.py").write_text("import biglib\nbiglib.ran.append('heavy')\nvalue = 1\n")
+    (package / "aside").mkdir()
+    (package / "aside" / "__init__.py").write_text("import biglib\nbiglib.ran.append('aside')\n")
+    (package / "aside" / "inner.py").write_text("import biglib\nbiglib.ran.append('inner')\nthing = 2\n")
+    (package / "last.py").write_text("import biglib\nbiglib.ran.append('last')\n")
+    (folder / "somebody.py").write_text("import biglib\nseen = list(biglib.ran)\n")
+    (package / "broken.py").write_text("raise RuntimeError('this part is broken')\n")
+    return str(folder)
+
+
+def started(library: str, then: str, names: str = "'biglib.heavy', 'biglib.aside', 'biglib.last'") -> str:
+    return run_python(
+        f"import sys\nsys.path.insert(0, {library!r})\n"
+        "from graftlm.plugins.deferred_imports import before_plugin_code, deferred, deferring, import_deferred\n"
+        f"with deferring([{names}], beside=['biglib']):\n    import biglib\n" + textwrap.dedent(then)
+    )
+
+
+def test_what_is_deferred_has_not_run(library):
+    """The library is imported, its deferred parts are there as modules, and none of their code has run."""
+    out = started(library, "print(biglib.ran, deferred(), biglib.heavy.__file__.endswith('heavy.py'))")
+    assert out == "[] ['biglib.heavy', 'biglib.aside', 'biglib.last'] True\n"
+
+
+@pytest.mark.parametrize(
+    "touch",
+    ["biglib.heavy.value", "__import__('biglib.aside.inner')", "hasattr(biglib.last, 'no_such_thing')"],
+    ids=["attribute", "submodule", "unknown attribute"],
+)
+def test_the_first_touch_loads_all_in_order(library, touch):
+    """Whoever touches one part gets every part, in the order in which the library would have run them."""
+    out = started(library, f"{touch}\nprint(biglib.ran[:3], deferred(), type(biglib.heavy).__name__)")
+    assert out == "['heavy', 'aside', 'last'] [] module\n"
+
+
+def test_plugin_code_meets_the_whole_library(library):
+    """Before a plugin's first module is imported everything is loaded; before the engine's own nothing is."""
+    then = """
+    from graftlm.plugins.resolve import resolve_class_path
+    resolve_class_path("graftlm.version:__version__")
+    print(biglib.ran)
+    print(resolve_class_path("somebody:seen"))
+    """
+    assert started(library, then) == "[]\n['heavy', 'aside', 'last']\n"
+
+
+def test_code_that_a_library_brings_in_meets_all_that_was_asked_for(library, tmp_path):
+    """A package that is not the library's, such as a device's extension of it, finds everything loaded so far."""
+    init = tmp_path / "lib" / "biglib" / "__init__.py"
+    init.write_text(init.read_text().replace("from biglib import last", "import somebody\nfrom biglib import last"))
+    assert (
+        started(library, "print(sys.modules['somebody'].seen, biglib.ran)")
+        == "['heavy', 'aside'] ['heavy', 'aside']\n"
+    )
+
+
+def test_a_look_through_all_modules_touches_nothing(library):
+    """`inspect` asks every module for its file; that is no use of it."""
+    assert started(library, "import inspect; inspect.getmodule(sys._getframe()); print(biglib.ran)") == "[]\n"
+
+
+def test_a_part_that_fails_fails_for_whoever_touches_it(library, tmp_path):
+    """Its own error is raised, not one of ours, and the module is gone as after any import that failed."""
+    init = tmp_path / "lib" / "biglib" / "__init__.py"
+    init.write_text(init.read_text() + "import biglib.broken\n")
+    then = """
+    try:
+        biglib.broken.value
+    except RuntimeError as error:
+        print(error, "biglib.broken" in sys.modules)
+    """
+    assert started(library, then, names="'biglib.broken'") == "this part is broken False\n"
+
+
+def test_two_threads_that_touch_wait_for_each_other(library, tmp_path):
+    """A module that another thread is loading is waited for, not met half loaded."""
+    (tmp_path / "lib" / "biglib" / "heavy.py").write_text("import time\ntime.sleep(0.2)\nvalue = 1\n")
+    then = """
+    import threading
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(biglib.heavy.value)) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print(found)
+    """
+    assert started(library, then) == "[1, 1, 1, 1]\n"
