@@ -25,6 +25,7 @@ from graftlm.cli.bench.launch import LaunchedServer
 from graftlm.cli.bench.prompts import RandomPrompts, as_body
 from graftlm.cli.bench.statistics import percentile
 from graftlm.contracts.errors import GraftlmError
+from graftlm.plugins.spelling import counted
 
 _BURNER = (
     "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint('pinned', flush=True)\nwhile True: pass"
@@ -88,7 +89,7 @@ def measure(options: argparse.Namespace) -> dict[int, dict[str, list[dict[str, f
                             one_round(server.url, streams=streams, tokens=options.tokens, seed=seed)
                         )
                 words = " · ".join(f"{title} {found[state][-1][title]:.4g}" for title in found[state][-1])
-                print(f"{streams} streams, round {turn + 1}, busy: {words}", flush=True)
+                print(f"{counted(streams, 'stream')}, round {turn + 1}, busy: {words}", flush=True)
     return figures
 
 
@@ -125,7 +126,7 @@ def main() -> None:
     report.write_json({**stamp, "figures": figures}, options.json)
     for streams, found in figures.items():
         report.print_rows(
-            f"{streams} streams, medians (min…max) of {options.rounds}", rows_of(found),
+            f"{counted(streams, 'stream')}, medians (min…max) of {options.rounds}", rows_of(found),
             header=("", "quiet", "one core busy"),
         )  # fmt: skip
 

@@ -25,6 +25,7 @@ from graftlm.cli.bench.launch import LaunchedServer
 from graftlm.cli.bench.prompts import Prompt, RandomPrompts, as_body
 from graftlm.cli.bench.statistics import percentile
 from graftlm.contracts.errors import GraftlmError
+from graftlm.plugins.spelling import counted
 
 _EXTRA = {"temperature": 0, "ignore_eos": True}
 _VOCABULARY = 49_152
@@ -157,7 +158,7 @@ def main() -> None:
         (title, *(with_spread([found[title] for found in rounds]) for rounds in figures.values()))
         for title in next(iter(figures.values()))[0]
     ]
-    title = f"{options.streams} streams, a prompt of {options.prompt} tokens every {options.every:g} s"
+    title = f"{counted(options.streams, 'stream')}, a prompt of {options.prompt} tokens every {options.every:g} s"
     report.print_rows(f"{title}, medians (min…max) of {options.rounds}", rows, header=("", *figures))
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from graftlm.cli.bench.launch import ServerProcess
 from graftlm.cli.bench.startup import seconds_of
+from graftlm.plugins.spelling import counted
 
 OP = "graftlm.layers.activation.SiluAndMul"
 FILES = {
@@ -141,14 +142,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 figures["cold"].append(made.start("--no-plugins", "--no-preload"))
                 figures["import torch"].append(seconds_of(["-c", "import torch"]))
             print(
-                f"\r{restart + 1} of {options.restarts}, {number - 100} edits, {len(wrong)} wrong",
+                f"\r{restart + 1} of {options.restarts}, {counted(number - 100, 'edit')}, {len(wrong)} wrong",
                 end="",
                 flush=True,
             )
         print("\n" + made.preload("--status"))
     for name, seconds in figures.items():
         spread = f"{min(seconds):.2f}…{max(seconds):.2f}"
-        print(f"{name:16} {statistics.median(seconds):6.2f} s ({spread}), {len(seconds)} times")
+        print(f"{name:16} {statistics.median(seconds):6.2f} s ({spread}), {counted(len(seconds), 'time')}")
     if options.json:
         result = {"wrong": wrong, "edits": number - 100, "seconds": figures}
         Path(options.json).write_text(json.dumps(result, indent=2) + "\n")

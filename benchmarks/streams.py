@@ -25,6 +25,7 @@ from graftlm.cli.bench.launch import LaunchedServer
 from graftlm.cli.bench.prompts import RandomPrompts, as_body
 from graftlm.cli.bench.statistics import percentile
 from graftlm.contracts.errors import GraftlmError
+from graftlm.plugins.spelling import counted
 
 _VOCABULARY = 49_152
 
@@ -64,7 +65,7 @@ def measure_costs(server: LaunchedServer, options: argparse.Namespace) -> dict[i
                 "ITL p99 / p50": percentile(waits, 99) / percentile(waits, 50),
             }
             words = " · ".join(f"{title} {value:.4g}" for title, value in found.items())
-            print(f"round {turn + 1}, {streams} streams: {words}", flush=True)
+            print(f"round {turn + 1}, {counted(streams, 'stream')}: {words}", flush=True)
             figures[streams].append(found)
     return figures
 
@@ -141,8 +142,8 @@ def main() -> None:
         grown = long[1]["PSS after, MiB"] - long[0]["PSS after, MiB"]
         in_use = long[-1]["KV cache in use after"]
         print(
-            f"{options.long_streams} streams of {options.context} tokens: all served twice; memory changed by "
-            f"{grown:+.1f} MiB the second time; {100 * in_use:.1f} % of the KV cache in use after it"
+            f"{counted(options.long_streams, 'stream')} of {options.context} tokens: all served twice; memory "
+            f"changed by {grown:+.1f} MiB the second time; {100 * in_use:.1f} % of the KV cache in use after it"
         )
 
 

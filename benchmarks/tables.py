@@ -14,6 +14,7 @@ from benchmarks.rounds import Results
 from graftlm.cli.bench import report
 from graftlm.contracts.errors import GraftlmError
 from graftlm.models.cache_folder import replace_file
+from graftlm.plugins.spelling import counted
 
 
 def with_spread(values: Sequence[float]) -> str:
@@ -73,7 +74,7 @@ def page(result: Mapping[str, Any], table: str, failures: Mapping[str, Mapping[s
     """Return what is written into the page: where and how it was measured, the table, who failed."""
     machine, settings = result["machine"], result["settings"]
     lines = [
-        f"{result['date'][:10]}, {machine['processor']}, {settings['threads']} threads, load average "
+        f"{result['date'][:10]}, {machine['processor']}, {counted(settings['threads'], 'thread')}, load average "
         f"{machine['load_before']} before the run. Rounds: {settings['rounds']}. Medians (min…max); ratios are "
         "those within a round.",
         "",

@@ -9,7 +9,7 @@ import pytest
 from plugin_packages import run_graftlm
 
 import graftlm
-from graftlm.plugins.spelling import kind_of, nearest, nearest_names, with_article
+from graftlm.plugins.spelling import counted, kind_of, nearest, nearest_names, with_article
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,26 @@ def test_words_have_their_article() -> None:
     """Errors say an int and a str."""
     assert [with_article(w) for w in ("int", "str", "Any", "dict")] == ["an int", "a str", "an Any", "a dict"]
     assert kind_of(3) == "an int"
+
+
+def test_counted_things_agree_with_their_number() -> None:
+    """One launch, no launches; words that end in a hiss take another syllable."""
+    said = [counted(number, noun) for number in (0, 1, 2) for noun in ("launch", "process", "suite")]
+
+    assert said[3:6] == ["1 launch", "1 process", "1 suite"]
+    assert said[:3] + said[6:] == [f"{n} {noun}" for n in (0, 2) for noun in ("launches", "processes", "suites")]
+    assert counted(12_345, "request", form=",") == "12,345 requests"
+
+
+def test_words_for_many_are_made_in_one_place() -> None:
+    """What a command prints of a number of things agrees with it: "1 suites" is written by hand."""
+    source = Path(graftlm.__file__).parent
+    by_hand = re.compile(
+        r"\{len\([a-z_.]+\)\} (more )?(plugins|suites|checks|prompts|layers|objects|launches|tensors)\b"
+    )
+    found = [f"{p.name}: {m.group()}" for p in source.rglob("*.py") for m in by_hand.finditer(p.read_text())]
+
+    assert found == []
 
 
 def test_near_names_are_computed_in_one_place() -> None:

@@ -30,7 +30,7 @@ STATE, PROCESS = "test_no_state_from_call_to_call", "test_every_process_answers_
         ("WrongNumerics", EQUAL, "rows no larger than eps"),
         ("WrongShape", EQUAL, "has shape"),
         ("WrongFormat", EQUAL, "is torch.float64, the reference torch.float32"),
-        ("ForgetsTheResidual", EQUAL, "it returns Tensor with 1 tensors, not tuple with 2"),
+        ("ForgetsTheResidual", EQUAL, "it returns Tensor with 1 tensor, not tuple with 2"),
         ("Raises", EQUAL, "it raises RuntimeError: no such device"),
         ("MutatesItsInput", UNCHANGED, "it overwrites argument 0"),
         ("KeepsState", STATE, "after other calls"),

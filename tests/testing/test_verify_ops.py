@@ -283,7 +283,7 @@ def verify_method(method: LinearMethod) -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
-        (Wrong(), r"with 1 tokens in 0 \[24, 40\], .*largest error [0-9.]+, tolerance rtol="),
+        (Wrong(), r"with 1 token in 0 \[24, 40\], .*largest error [0-9.]+, tolerance rtol="),
         (ForgetsBias(), r"with 5 tokens .*largest error"),
         (Overwrites(), "overwrites its input"),
     ],

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from graftlm.plugins.spelling import counted
 from graftlm.processes.warm.client import NotTaken, WarmParentAddress
 
 
@@ -51,8 +52,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         return [head + (f": {facts['problem']}" if "problem" in facts else "")]
     lines = [
         f"{head}; holds torch, the kernels and {facts['holds']} in {facts['memory_bytes'] / 2**20:.0f} MiB",
-        f"  {facts['taken']} processes taken, {facts['running']} running; ends after {_span(facts['time_left_s'])} "
-        "in which none is taken",
+        f"  {counted(facts['taken'], 'process')} taken, {facts['running']} running; ends after "
+        f"{_span(facts['time_left_s'])} in which none is taken",
     ]
     return lines + [f"  stale: {reason}" for reason in facts["stale"]]
 

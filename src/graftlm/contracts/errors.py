@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from graftlm.plugins.spelling import counted
+
 
 class GraftlmError(Exception):
     """Anything graftlm says on purpose."""
@@ -52,8 +54,8 @@ class RequestTooLong(RequestError):
     def __init__(self, *, prompt_tokens: int, limit: int, max_tokens: int | None = None) -> None:
         wish = f" and max_tokens={max_tokens} was asked for" if max_tokens is not None else ""
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens{wish}, but the model's context is {limit} tokens; "
-            "shorten the prompt or start the server with a larger --max-model-len",
+            f"the prompt has {counted(prompt_tokens, 'token')}{wish}, but the model's context is "
+            f"{counted(limit, 'token')}; shorten the prompt or start the server with a larger --max-model-len",
             param="prompt",
         )
 

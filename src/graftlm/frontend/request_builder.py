@@ -14,6 +14,7 @@ import msgspec
 from graftlm.contracts.errors import InvalidParameter, RequestTooLong
 from graftlm.contracts.request import EngineRequest
 from graftlm.contracts.sampling import SamplingParams
+from graftlm.plugins.spelling import counted
 
 _MASK = 2**64 - 1
 
@@ -100,7 +101,9 @@ class RequestBuilder:
             )
         if params.min_tokens > room:
             raise InvalidParameter(
-                "min_tokens", params.min_tokens, cure=f"after this prompt the context has room for {room} tokens"
+                "min_tokens",
+                params.min_tokens,
+                cure=f"after this prompt the context has room for {counted(room, 'token')}",
             )
         return room if params.max_tokens is None else params.max_tokens
 

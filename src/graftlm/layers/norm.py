@@ -10,15 +10,16 @@ import torch.nn.functional as F
 from graftlm.layers.parameters import empty_parameter
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import OpExample, Tolerance, random_numbers, roundings
+from graftlm.plugins.spelling import counted
 
 
 def _norm_inputs(generator: torch.Generator, dtype: torch.dtype, size: int) -> Iterator[OpExample]:
     """Calls without and with a residual; large and small rows, since what is divided by is the row's own size."""
     for tokens in (1, 7, 0):
         x = random_numbers(generator, tokens, size, dtype=dtype, scale=3.0)
-        yield OpExample(f"{tokens} tokens", (x,))
+        yield OpExample(counted(tokens, "token"), (x,))
         residual = random_numbers(generator, tokens, size, dtype=dtype, scale=20.0)
-        yield OpExample(f"{tokens} tokens with residual", (x, residual), may_overwrite=(1,))
+        yield OpExample(f"{counted(tokens, 'token')} with residual", (x, residual), may_overwrite=(1,))
     tiny = random_numbers(generator, 2, size, dtype=dtype, scale=1e-3)
     yield OpExample("rows no larger than eps", (tiny,))
 

@@ -16,6 +16,7 @@ from graftlm.layers.parameters import build_device, build_dtype
 from graftlm.ops.build import find_build
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import OpExample, Tolerance, random_numbers, roundings
+from graftlm.plugins.spelling import counted
 
 
 @CustomOp.register("rotary_embedding")
@@ -101,7 +102,10 @@ class RotaryEmbedding(CustomOp):
             sizes = [heads * self.head_size, kv_heads * self.head_size, kv_heads * self.head_size]
             qkv = random_numbers(generator, len(places), sum(sizes), dtype=dtype)
             query, key, _ = torch.split(qkv, sizes, dim=-1)
-            yield OpExample(f"{len(places)} tokens, {heads} heads, {kv_heads} kv heads", (positions, query, key))
+            yield OpExample(
+                f"{counted(len(places), 'token')}, {counted(heads, 'head')}, {counted(kv_heads, 'kv head')}",
+                (positions, query, key),
+            )
 
     def tolerance(self, dtype: torch.dtype) -> Tolerance:
         return roundings(

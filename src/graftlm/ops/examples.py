@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from graftlm.plugins.spelling import counted
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tolerance:
@@ -101,7 +103,8 @@ def compare(found: Any, expected: Any, tolerance: Tolerance) -> Comparison:
     """Compare two answers tensor by tensor: kind, shape, number format, values."""
     got, wanted = tensors_in(found), tensors_in(expected)
     if [name for name, _ in got] != [name for name, _ in wanted]:
-        kinds = f"{type(found).__name__} with {len(got)} tensors, not {type(expected).__name__} with {len(wanted)}"
+        kind = f"{type(found).__name__} with {counted(len(got), 'tensor')}"
+        kinds = f"{kind}, not {type(expected).__name__} with {len(wanted)}"
         return Comparison(float("inf"), f"it returns {kinds}")
     worst = Comparison()
     for (name, tensor), (_, reference) in zip(got, wanted, strict=True):

@@ -18,7 +18,7 @@ from graftlm.ops.examples import Comparison, Tolerance, compare, random_numbers,
 from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, in_time, provider_of_code
 from graftlm.plugins import calling, record
 from graftlm.plugins.registrar import distribution_of
-from graftlm.plugins.spelling import error_text
+from graftlm.plugins.spelling import counted, error_text
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _verify(
             raise OpRefused(
                 _OP,
                 computed_by=provider,
-                problem=f"with {tokens} tokens in {name} {list(shape)}, {outcome.problem}",
+                problem=f"with {counted(tokens, 'token')} in {name} {list(shape)}, {outcome.problem}",
             )
         largest, start = max(largest, outcome.largest_error), start + tokens
     return largest, tolerance

@@ -12,7 +12,7 @@ from graftlm.plugins.errors import PluginCloses, PluginFailed
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.process_host import ProcessHost, record
 from graftlm.plugins.slow_calls import told_when_slow
-from graftlm.plugins.spelling import kind_of
+from graftlm.plugins.spelling import counted, kind_of
 from graftlm.plugins.surroundings import Surroundings
 from graftlm.plugins.transaction import Step, transaction
 
@@ -76,9 +76,7 @@ def _run(host: ProcessHost, plugin: Plugin) -> None:
         _registered_by[plugin.identity] = list(opened.steps)
     ms = (time.perf_counter() - started) * 1000
     count = len(opened.steps)
-    reason = f"it ran, and registered {count or 'nothing'}" + (
-        " thing" if count == 1 else " things" if count else ""
-    )
+    reason = f"it ran, and registered {counted(count, 'thing') if count else 'nothing'}"
     host.active(plugin, reason=reason, ms=ms - host.outcomes[plugin.identity].ms)
     record("general_plugin_ran", plugin=plugin, registrations=len(opened.steps), again=again, ms=round(ms, 2))
     for step in opened.steps:

@@ -40,6 +40,13 @@ def listing(names: Iterable[str], *, none: str) -> str:
     return shown + (f" and {len(ordered) - 12} more" if len(ordered) > 12 else "")
 
 
+def counted(number: int, noun: str, *, form: str = "") -> str:
+    """Write a number of things: "1 launch", "2 launches"; `form` is how the number is written, as in `format`."""
+    if number != 1:
+        noun += "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:{form}} {noun}"
+
+
 #: Of one exception's text, in characters: it goes to the terminal, into tables and to other processes.
 _LONGEST_TEXT = 2000
 
@@ -51,7 +58,7 @@ def error_text(error: BaseException) -> str:
     except Exception as failure:  # a plugin's own __str__
         text = f"its text cannot be had, {type(failure).__name__} in __str__"
     if len(text) > _LONGEST_TEXT:
-        text = f"{text[:_LONGEST_TEXT]} … ({len(text) - _LONGEST_TEXT} more characters)"
+        text = f"{text[:_LONGEST_TEXT]} … ({counted(len(text) - _LONGEST_TEXT, 'more character')})"
     return f"{type(error).__name__}: {encodable(text)}"
 
 

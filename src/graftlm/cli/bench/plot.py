@@ -18,6 +18,7 @@ from graftlm.cli.bench.report import number
 from graftlm.cli.bench.statistics import METRICS, percentile
 from graftlm.cli.output_file import check_writable
 from graftlm.config.errors import InvalidOption
+from graftlm.plugins.spelling import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +84,7 @@ def _titles(result: Mapping[str, Any]) -> tuple[str, str]:
     rate = settings.get("request_rate")
     load = f"{rate:g} requests per second" if rate else f"{result['max_concurrency_seen']} at once"
     parts = [
-        f"{result['num_completed']:,} requests, {load}",
+        f"{counted(result['num_completed'], 'request', form=',')}, {load}",
         f"{number(result['output_tokens_per_s'])} output tokens per second",
         *([f"{result['num_failed']:,} failed"] if result["num_failed"] else []),
         result["machine"]["processor"],

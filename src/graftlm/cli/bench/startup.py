@@ -17,6 +17,7 @@ from graftlm.cli.bench.launch_flags import make_launch_parser, read_launch_words
 from graftlm.cli.startup import show_help_if_asked
 from graftlm.config.arguments import ArgumentParser, read_selection
 from graftlm.config.options import engine_options
+from graftlm.plugins.spelling import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +98,6 @@ def print_result(figures: dict[str, list[float]], arguments: Sequence[str]) -> N
         for name, values in figures.items()
     ]
     report.print_rows(
-        f"graftlm serve {' '.join(arguments)}: seconds, {len(figures['ready_s'])} launches",
+        f"graftlm serve {' '.join(arguments)}: seconds, {counted(len(figures['ready_s']), 'launch')}",
         rows, header=("", "median", "min…max"),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from graftlm.cli.bench import report
 from graftlm.cli.bench.offline import load_engine, make_offline_parser, random_ids
 from graftlm.cli.startup import show_help_if_asked
 from graftlm.config.arguments import ArgumentParser, UsageError
+from graftlm.plugins.spelling import counted
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
@@ -54,7 +55,9 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
             for name in ("duration_s", "prompt_tokens", "output_tokens", "requests_per_s", "output_tokens_per_s",
                          "total_tokens_per_s")
         ]  # fmt: skip
-        report.print_rows(f"{llm.config.model.served_model_name[0]}, {len(prompts)} prompts at once", rows)
+        report.print_rows(
+            f"{llm.config.model.served_model_name[0]}, {counted(len(prompts), 'prompt')} at once", rows
+        )
     return 0
 
 

@@ -17,6 +17,7 @@ from graftlm.cli.plugins.table import print_table
 from graftlm.cli.startup import make_parser, show_help_if_asked
 from graftlm.config.arguments import ArgumentParser, UsageError
 from graftlm.contracts.errors import GraftlmError
+from graftlm.plugins.spelling import counted
 from graftlm.processes.apart import run_apart
 
 if TYPE_CHECKING:
@@ -88,4 +89,5 @@ def _print(checks: list[dict[str, Any]], failed: list[dict[str, Any]], *, everyt
     suites = len({check["suite"] for check in checks})
     skipped = sum(check["state"] == "skipped" for check in checks)
     passed = len(checks) - len(failed) - skipped
-    print(f"{len(checks)} checks in {suites} suites: {passed} passed, {len(failed)} failed, {skipped} do not apply")
+    made = f"{counted(len(checks), 'check')} in {counted(suites, 'suite')}"
+    print(f"{made}: {passed} passed, {len(failed)} failed, {skipped} do not apply")

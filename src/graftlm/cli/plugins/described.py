@@ -10,6 +10,7 @@ from typing import Any
 
 from graftlm.cli.plugins.explanation import Candidate, Explanation, owner_of
 from graftlm.cli.plugins.kinds import KINDS
+from graftlm.plugins.spelling import counted
 
 Description = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -108,7 +109,7 @@ def explain_op(description: Description, name: str) -> Explanation:
         explanation.candidates.append(
             Candidate(
                 name=event["facts"]["replacement"], state="won",
-                reason=f"replaces {event['facts']['cls']} in {event['process']} ({_count(event)} layers)",
+                reason=f"replaces {event['facts']['cls']} in {event['process']} ({_counted([event], 'layer')})",
             )
         )  # fmt: skip
     for what, state in (("op_dispatched", "won"), ("op_refused", "refused")):
@@ -119,7 +120,7 @@ def explain_op(description: Description, name: str) -> Explanation:
             if state == "won":
                 explanation.answer, explanation.why = facts["method"], facts["reason"]
             computed_by = facts["method"] if state == "won" else facts["implementation"]
-            reason = f"{facts['reason']}; in {event['process']} ({_count(event)} objects)"
+            reason = f"{facts['reason']}; in {event['process']} ({_counted([event], 'object')})"
             explanation.candidates.append(Candidate(name=computed_by, state=state, reason=reason))
     if name == "linear" or _is_switch_of(name, "linear_op"):
         _add_kept_weights(explanation, events_of(description, "weights_kept"))
@@ -138,7 +139,7 @@ def _add_kept_weights(explanation: Explanation, events: list[dict[str, Any]]) ->
         explanation.answer = ", ".join(dict.fromkeys(filter(None, [explanation.answer, facts["method"]])))
         explanation.why = explanation.why or "the method that keeps the weights multiplies with them"
         using = f", {facts['instruction_set']}" if facts["instruction_set"] else ""
-        reason = f"weights in {facts['format']}{using}; in {event['process']} ({_count(event)} layers)"
+        reason = f"weights in {facts['format']}{using}; in {event['process']} ({_counted([event], 'layer')})"
         explanation.candidates.append(Candidate(name=facts["method"], state="won", reason=reason))
 
 
@@ -153,7 +154,7 @@ def explain_kernels(description: Description, name: str = "") -> Explanation:
         unused = events_of(description, "kernel_unused", kernel=facts["key"])
         here = [e for e in bound if e["process"] == process]
         idle = next((str(e["facts"]["reason"]) for e in unused if not bound), "")
-        uses = f"bound by {sum(_count(e) for e in here)} objects" if here else idle or "no object has bound it"
+        uses = f"bound by {_counted(here, 'object')}" if here else idle or "no object has bound it"
         explanation.candidates.append(
             Candidate(
                 name=facts["key"], state="not in use" if idle else "won", reason=f"in {process}; {uses}",
@@ -254,5 +255,6 @@ def _is_switch_of(class_name: str, op: str) -> bool:
     return class_name.rpartition(".")[2].rpartition(":")[2].lower() == op.replace("_", "")
 
 
-def _count(event: Mapping[str, Any]) -> Any:
-    return event["facts"].get("count", event.get("count", 1))
+def _counted(events: Iterable[Mapping[str, Any]], noun: str) -> str:
+    """Count what events tell of, which may be many things each."""
+    return counted(sum(int(event["facts"].get("count", event.get("count", 1))) for event in events), noun)

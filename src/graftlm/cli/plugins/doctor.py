@@ -22,6 +22,7 @@ from graftlm.plugins.discovery import discover
 from graftlm.plugins.plan import PlatformChoice
 from graftlm.plugins.plugin import Plugin
 from graftlm.plugins.plugin_config import read_settings
+from graftlm.plugins.spelling import counted
 from graftlm.processes.apart import run_apart
 from graftlm.processes.failure import describe_exit
 from graftlm.version import __version__
@@ -201,5 +202,5 @@ def _print(report: dict[str, Any], *, skipped: int) -> None:
         print(f"warning: {problem}")
     broken = sum(row["state"] == "broken" for row in rows)
     more = f"; {skipped} of the engine's own were not checked, --all checks them" if skipped else ""
-    print(f"{len(rows)} plugins checked, {broken} broken{more}")
+    print(f"{counted(len(rows), 'plugin')} checked, {broken} broken{more}")
     print(f"a start is {report['start']}")

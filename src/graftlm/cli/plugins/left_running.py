@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from graftlm.plugins.spelling import counted
+
 #: What a thread or process that is about to end may use for it.
 GRACE_S = 0.3
 
@@ -54,7 +56,7 @@ def end_processes() -> None:
 
 def _count(things: object, word: str) -> str:
     number = len(things)  # type: ignore[arg-type]
-    return f"a {word}" if number == 1 else f"{number} {word}{'es' if word.endswith('s') else 's'}"
+    return f"a {word}" if number == 1 else counted(number, word)
 
 
 def _threads() -> list[threading.Thread]:

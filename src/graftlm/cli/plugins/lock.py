@@ -15,6 +15,7 @@ from graftlm.contracts.points import ALL_POINTS
 from graftlm.plugins.discovery import discover
 from graftlm.plugins.lock import DEFAULT_NAME, make_lock, write_lock
 from graftlm.plugins.selection import select
+from graftlm.plugins.spelling import counted
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
@@ -44,6 +45,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     if words.json:
         print(json.dumps(msgspec.to_builtins(lock), indent=2))
     else:
-        print(f"locked {len(lock.plugins)} plugins of {len(lock.distributions)} distributions in {words.file}")
+        distributions = counted(len(lock.distributions), "distribution")
+        print(f"locked {counted(len(lock.plugins), 'plugin')} of {distributions} in {words.file}")
         print(f"Next: graftlm serve MODEL --plugins-locked {Path(words.file)}")
     return 0

@@ -19,6 +19,7 @@ from graftlm.frontend.http.errors import NotReady
 from graftlm.frontend.http.flights import Flights
 from graftlm.frontend.http.metrics import PrometheusMetrics
 from graftlm.plugins import Plugin, find_host
+from graftlm.plugins.spelling import counted
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -136,8 +137,10 @@ def _add_stat_loggers(rows: list[dict[str, Any]], stat_loggers: list[dict[str, A
         if facts is None or row["point"] != STAT_LOGGER_PLUGINS.name:
             continue
         row["serving"] = {key: facts[key] for key in ("errors", "last_error", "dropped", "waiting", "seconds")}
-        faults = [f"{facts['errors']} errors, the last: {facts['last_error']}"] if facts["errors"] else []
-        faults += [f"{facts['dropped']} records dropped"] if facts["dropped"] else []
+        faults = (
+            [f"{counted(facts['errors'], 'error')}, the last: {facts['last_error']}"] if facts["errors"] else []
+        )
+        faults += [f"{counted(facts['dropped'], 'record')} dropped"] if facts["dropped"] else []
         row["reason"] = "; ".join(faults) or row["reason"]
 
 

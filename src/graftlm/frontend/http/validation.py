@@ -10,6 +10,7 @@ from typing import Any
 
 from graftlm.contracts.errors import NotYetSupported, RequestError
 from graftlm.frontend.http.errors import InvalidField, MalformedBody, UnknownField, WrongContentType
+from graftlm.plugins.spelling import counted
 
 _SHOWN_CHARS = 80
 
@@ -76,4 +77,4 @@ def shown(value: Any) -> str:
 
 def _more(complaints: Sequence[Any]) -> str:
     more = len(complaints) - 1
-    return f" (and {more} more {'complaint' if more == 1 else 'complaints'})" if more else ""
+    return f" (and {counted(more, 'more complaint')})" if more else ""

@@ -18,6 +18,7 @@ from graftlm.layers.parameters import as_tensor, empty_parameter
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import OpExample, Tolerance, random_numbers, roundings
 from graftlm.ops.implementation import OpImplementation
+from graftlm.plugins.spelling import counted
 
 
 @CustomOp.register("linear")
@@ -70,7 +71,7 @@ class LinearOp(CustomOp):
         bias = random_numbers(generator, outputs, dtype=dtype)
         for tokens in (1, 5, 33, 0):
             x = random_numbers(generator, tokens, inputs, dtype=dtype)
-            yield OpExample(f"{tokens} tokens", (x, weight, bias if tokens == 5 else None))
+            yield OpExample(counted(tokens, "token"), (x, weight, bias if tokens == 5 else None))
 
     def tolerance(self, dtype: torch.dtype) -> Tolerance:
         return roundings(

@@ -9,6 +9,7 @@ import torch
 
 from graftlm.ops.custom_op import CustomOp
 from graftlm.ops.examples import OpExample, Tolerance, random_numbers, roundings
+from graftlm.plugins.spelling import counted
 
 
 @dataclasses.dataclass(slots=True)
@@ -46,7 +47,7 @@ class RankedLogprobs(CustomOp):
         for rows, vocab, num_top in ((3, 300, 5), (1, 17, 20), (2, 64, 0)):
             logits = random_numbers(generator, rows, vocab, scale=4.0)
             token_ids = torch.arange(rows, device=generator.device) * 5
-            yield OpExample(f"{rows} rows of {vocab}, {num_top} best", (logits, token_ids, num_top))
+            yield OpExample(f"{counted(rows, 'row')} of {vocab}, {num_top} best", (logits, token_ids, num_top))
 
     def tolerance(self, dtype: torch.dtype) -> Tolerance:
         return roundings(torch.float32, full=64, half=64, reason="one sum of exponentials over the vocabulary")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from graftlm.plugins.spelling import counted
 from graftlm.processes.channel import Channel
 from graftlm.processes.forked_children import ForkedChildren
 from graftlm.processes.shutdown import SIGNALS
@@ -202,7 +203,8 @@ class Lender:
 
     def _reasons_against(self, question: Fork, descriptors: list[int]) -> list[str]:
         if (missing := len(FORK_DESCRIPTORS) - len(descriptors)) > 0:
-            return [f"{missing} descriptors did not arrive: it has as many files open as it may (`ulimit -n`)"]
+            lost = counted(missing, "descriptor")
+            return [f"{lost} did not arrive: it has as many files open as it may (`ulimit -n`)"]
         return self._differences(question.circumstances)
 
     def _hand_over(self, connection: socket.socket, name: str, pid: int) -> None:

@@ -13,6 +13,7 @@ from graftlm.contracts.errors import GraftlmError
 from graftlm.contracts.quantization import LinearMethod, QuantizationConfig
 from graftlm.plugins import current_host
 from graftlm.plugins.resolve import resolve_class_path
+from graftlm.plugins.spelling import counted
 from graftlm.testing.elsewhere import elsewhere
 from graftlm.testing.host import FakeDistribution, plugin_host
 from graftlm.testing.quantized_layers import LayerCase, inputs, packed_cases, plain_cases
@@ -65,7 +66,10 @@ class QuantizationConformance(Suite):
         for case, dtype, layer in self._layers():
             for x in inputs(dtype):
                 self._near(
-                    self._apply(case, layer, x), case.reference(x), f"{_name(case, dtype)}, {len(x)} tokens", dtype
+                    self._apply(case, layer, x),
+                    case.reference(x),
+                    f"{_name(case, dtype)}, {counted(len(x), 'token')}",
+                    dtype,
                 )
 
     def test_embeddings_return_rows_of_the_weight(self) -> None:
@@ -76,7 +80,7 @@ class QuantizationConformance(Suite):
                 for some in (ids, ids[:1], ids[:0]):
                     found = layer.linear_method.embed(layer, some)
                     expected = F.embedding(some.cpu(), case.weight)
-                    self._near(found, expected, f"embed of {_name(case, dtype)}, {len(some)} ids", dtype)
+                    self._near(found, expected, f"embed of {_name(case, dtype)}, {counted(len(some), 'id')}", dtype)
 
     def test_shards_may_come_in_any_order(self) -> None:
         """A layer that is filled in several calls, such as q, k and v, has each in rows of its own."""

@@ -15,6 +15,7 @@ from graftlm.contracts.points import STAT_LOGGER_PLUGINS
 from graftlm.contracts.stats import RequestStats, StatLogger, StepStats
 from graftlm.frontend.stat_loggers import StatLoggerThread
 from graftlm.plugins import current_host
+from graftlm.plugins.spelling import counted
 from graftlm.testing.conformance.front_end import FrontEndSuite
 
 
@@ -80,7 +81,9 @@ class StatLoggerConformance(FrontEndSuite):
                 thread.put(_busy_step(), [_request(str(i))] if i % 10 == 0 else [])
             thread.close()
             facts = thread.describe()
-            self.require(facts["errors"] == 0, f"it raised {facts['errors']} times, last {facts['last_error']}")
+            self.require(
+                facts["errors"] == 0, f"it raised {counted(facts['errors'], 'time')}, last {facts['last_error']}"
+            )
             self.require(not thread._thread.is_alive(), "it was still at work two seconds after its end")
 
     def _call(self, stat_logger: StatLogger, hook: str, *args: Any) -> None:

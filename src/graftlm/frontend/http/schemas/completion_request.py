@@ -13,6 +13,7 @@ from graftlm.contracts.errors import NotYetSupported
 from graftlm.frontend.http.errors import InvalidField
 from graftlm.frontend.http.schemas.sampling import SamplingFields, is_sendable
 from graftlm.frontend.http.schemas.strict import MAX_TOKEN_ID, check_token_ids, wrong_shape
+from graftlm.plugins.spelling import counted
 
 DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 1024
@@ -85,8 +86,8 @@ class CompletionRequest(SamplingFields):
         choices = len(self.prompt) * (self.n or 1)
         if choices > MAX_CHOICES:
             raise InvalidField(
-                f"prompt: {len(self.prompt)} prompts times n={self.n or 1} are {choices} outputs, and one call "
-                f"may ask for {MAX_CHOICES}; send several calls", param="prompt",
+                f"prompt: {counted(len(self.prompt), 'prompt')} times n={self.n or 1} are {choices} outputs, and "
+                f"one call may ask for {MAX_CHOICES}; send several calls", param="prompt",
             )  # fmt: skip
 
     @property
