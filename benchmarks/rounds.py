@@ -80,9 +80,12 @@ def measure_rounds(
     given_up: set[str] = set()
     for turn in range(rounds):
         for peer in [peer for peer in turned(peers, turn) if peer.name not in given_up]:
-            say(f"round {turn + 1} of {rounds}: {peer.name}")
+            label = (
+                f"round {turn + 1} of {rounds}, {peer.name}"  # on every line: rounds take hours, and scroll away
+            )
+            say(f"{label}: starting")
             for row, outcome in one_round(peer, loads, seed=1000 * turn, vocab_size=vocab_size):
-                say(f"  {row}: {_in_short(outcome)}")
+                say(f"{label}, {row}: {_in_short(outcome)}")
                 if row != START_ROW or start_row or isinstance(outcome, Failed):
                     results.keep(peer.name, row, outcome, turn=turn)
                 if isinstance(outcome, Failed) and all_needed:

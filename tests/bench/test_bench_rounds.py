@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.loads import FIRST_TOKEN, LOADS, MEMORY, Figure
+from benchmarks.loads import FIRST_TOKEN, LOADS, MEMORY, START_ROW, Figure
 from benchmarks.rounds import Results, measure_rounds
 from benchmarks.tables import as_json, comparison, markdown, ratio, with_spread, write_between
 from graftlm.cli.bench.client import Exchange
@@ -67,6 +67,20 @@ def test_the_order_moves_on_each_round():
 
     assert diary == list("abcbcacab")
     assert [(peer.launches, peer.ended) for peer in peers] == [(3, 3)] * 3
+
+
+def test_each_line_of_progress_says_whose_it_is_and_of_which_round(capsys):
+    """Also that of a failure; a line alone is enough to know what it is about."""
+    measure_rounds([FakePeer("one"), FakePeer("two", fails="start")], LOADS[:1], rounds=2)
+    lines = capsys.readouterr().err.splitlines()
+
+    heads = [line.rpartition(": ")[0] if "failed" not in line else line.partition(": ")[0] for line in lines]
+    row = f", {LOADS[0].key}"
+    one, two = "round 1 of 2, one", "round 1 of 2, two"
+    later = "round 2 of 2, one"
+    start = f", {START_ROW}"
+    assert heads == [one, one + start, one + row, two, two + start, later, later + start, later + row]
+    assert f"{two}{start}: failed: " in lines[4]
 
 
 def test_all_are_sent_the_same_and_never_twice():
