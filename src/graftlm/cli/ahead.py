@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from graftlm.config.options import engine_options, server_options
+from graftlm.processes.early import end_early
 
 if TYPE_CHECKING:
     import socket
@@ -39,10 +40,13 @@ def start_children(values: Mapping[str, Any]) -> None:
     from graftlm.engine.validation import check_ranges
 
     check_ranges(values)
-    if values.get("parallel.preload", True) and _find_warm_parents(values.get("parallel.start_method", "spawn")):
-        return
-    if values.get("parallel.tensor_parallel_size", 1) == 1:
+    start_method = values.get("parallel.start_method", "spawn")
+    if values.get("parallel.preload", True) and _find_warm_parents(start_method):
+        end_early()
+    elif values.get("parallel.tensor_parallel_size", 1) == 1:
         _prestart({field: values[f"parallel.{field}"] for field in CHILDREN if f"parallel.{field}" in values})
+    else:
+        end_early()
 
 
 def start_configured_children(config: EngineConfig) -> None:

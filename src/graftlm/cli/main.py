@@ -21,6 +21,8 @@ COMMANDS = {
     "bench": "Measure a server, the engine, a start, or what plugins cost.",
     "plugins": "List the installed plugins, their state and why.",
 }
+#: Those that start an engine in a process of its own.
+_WITH_ENGINE = frozenset({"serve", "run"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,11 +69,22 @@ def help_text() -> str:
 
 
 def _end_quietly_on_signals() -> None:
-    import os
     import signal
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: os._exit(0))
+        signal.signal(number, _end_at_once)
+
+
+def _end_at_once(*_: object) -> None:
+    import os
+
+    _end_early_child()
+    os._exit(0)
+
+
+def _end_early_child() -> None:
+    if early := sys.modules.get("graftlm.processes.early"):
+        early.end_early()
 
 
 def _open_closed_streams() -> None:
@@ -128,13 +141,20 @@ def _run(name: str, argv: list[str]) -> int:
     """Run a command as the whole of this process, which no plugin ends or keeps in silence."""
     import faulthandler
 
+    if name in _WITH_ENGINE and not {"-h", "--help"} & set(argv):
+        from graftlm.processes.early import start_early
+
+        start_early("engine core")  # an interpreter takes as long to start as the flags to be read
     from graftlm.cli.leaving import leave_threads_behind
     from graftlm.processes.exit_guard import guard_exits
 
     guard_exits()
     if sys.stderr is not None:
         faulthandler.enable()  # a crash in native code prints whose code it was
-    code = _call(name, argv)
+    try:
+        code = _call(name, argv)
+    finally:
+        _end_early_child()
     leave_threads_behind(code)
     return code
 

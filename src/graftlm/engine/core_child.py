@@ -19,6 +19,7 @@ import msgspec
 from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import StartupError
 from graftlm.executor.workers_ahead import IMPORT_AHEAD, WorkersAhead
+from graftlm.processes.early import end_early
 from graftlm.processes.exit_functions import at_exit
 from graftlm.processes.launch import ChildProcess, Handle, start_child
 from graftlm.processes.threads import quiet_environment, thread_environment
@@ -96,6 +97,7 @@ def prestart(
     if start_method == "forkserver":
         from graftlm.processes.forking import start_fork_server
 
+        end_early()
         start_fork_server()
     elif _ahead is None:
         wish = _wish(start_method, num_workers, executor_backend, threads_per_worker)
@@ -182,8 +184,10 @@ def _start(
     fork: Callable[[int, int], Handle] | None = None,
 ) -> CoreChild:
     child = start_child(
-        NAME, start_method=wish.start_method, env=wish.environment, make_directory=make_socket_directory, fork=fork
-    )
+        NAME, start_method=wish.start_method, env=wish.environment, make_directory=make_socket_directory, fork=fork,
+        computes=not wish.worker_processes,
+    )  # fmt: skip
+    end_early()  # nobody else would take it
     if ahead and wish.worker_processes:
         order = WorkersAhead(
             num_workers=wish.worker_processes, threads_per_worker=wish.threads_per_worker, warm_parent=warm_parent

@@ -1,21 +1,18 @@
 """Imports what a process that computes will need while it waits for its plan: nothing that asks for the platform.
 
-Nearly all of a cold start is the import of torch, and much of that can be had for less. Loading and linking its
-library needs no interpreter and goes on in a thread, beside imports that need no torch; and code for compilers and
-exporters is left to whoever touches it (`plugins/deferred_imports.py`).
+Nearly all of a cold start is the import of torch, and much of that can be had for less. Its library is linked in a
+thread (`processes/linking.py`), beside imports that need no torch; and code for compilers and exporters is left to
+whoever touches it (`plugins/deferred_imports.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -23,14 +20,13 @@ import msgspec
 
 from graftlm.plugins.deferred_imports import deferring
 from graftlm.processes.child import without_collections
-from graftlm.processes.startup_trace import span
+from graftlm.processes.linking import start_linking
+from graftlm.processes.startup_trace import add_span, span
 
-#: Modules that bring libraries, which would have to wait for the thread: only one is linked at a time.
-_LIBRARIES = ("asyncio", "hashlib", "pickle", "csv", "statistics", "grp", "zmq")
-#: Python alone.
-_PLAIN = (
-    "importlib.metadata", "graftlm.platforms.bootstrap", "graftlm.models.registry", "concurrent.futures",
-    "unittest.mock", "tarfile", "pickletools", "difflib", "urllib.request",
+#: In this order: the last ones bring libraries of their own, and wait for torch's.
+_WITHOUT_TORCH = (
+    "importlib.metadata", "graftlm.platforms.bootstrap", "graftlm.models.registry", "graftlm.scheduler",
+    "concurrent.futures", "tarfile", "pickletools", "difflib", "urllib.request", "unittest.mock",
 )  # fmt: skip
 _WITH_TORCH = ("graftlm.models.loader", "graftlm.ops.sampling", "graftlm.worker.input_batch")
 
@@ -52,9 +48,13 @@ _BESIDE_TORCH = ("torch", "torchgen", "functorch", "numpy", "typing_extensions",
 def import_ahead(payload: bytes) -> None:
     """Import it all, and what `payload` lists, which needs no torch either, in the order that takes least time."""
     with without_collections():
-        _import(_LIBRARIES)
-        with _linking_torch(), span("import what needs no torch"):
-            _import((*_PLAIN, *msgspec.msgpack.decode(payload, type=list[str])))
+        linking = start_linking()
+        with span("import what needs no torch"):
+            _import((*_WITHOUT_TORCH, *msgspec.msgpack.decode(payload, type=list[str])))
+        if linking is not None:
+            with span("wait for torch's library"):
+                linking.wait()
+            add_span("link torch's library", start=linking.begun, seconds=linking.seconds)
         with _lean_torch():
             _import(("torch",))
         _import(_WITH_TORCH)
@@ -69,31 +69,6 @@ def _import(names: Iterable[str]) -> None:
 def _folder_of_torch() -> Path | None:
     spec = importlib.util.find_spec("torch")
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
-
-
-@contextlib.contextmanager
-def _linking_torch() -> Iterator[None]:
-    """Load torch's library beside what is done inside; one that cannot be loaded is for torch's import to tell."""
-    folder = _folder_of_torch()
-    library = folder / "lib" / "libtorch_cpu.so" if folder is not None else None
-    if library is None or "torch" in sys.modules or not library.is_file():
-        yield
-        return
-    # A function of C called by ctypes runs without the interpreter's lock; `ctypes.CDLL` itself holds it.
-    load = ctypes.CDLL(None).dlopen
-    load.restype = ctypes.c_void_p
-    mode = ctypes.c_int(os.RTLD_NOW | os.RTLD_LOCAL)
-
-    def link() -> None:
-        with span("link torch's library"):
-            load(os.fsencode(library), mode)
-
-    thread = threading.Thread(target=link, name="linking torch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ def _start(name: str, own: Mapping[str, str], warm_parent: str | None) -> ChildP
             )
         except NotTaken as error:
             logger.info("%s starts cold, the warm parent gave none: %s", name, error)
-    return start_child(name, env=own)
+    return start_child(name, env=own, computes=True)
 
 
 def take_worker(rank: int, own: Mapping[str, str]) -> ChildProcess | None:

@@ -20,8 +20,8 @@ import msgspec
 from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel, FrameKind
 from graftlm.processes.child import Order, Setup
+from graftlm.processes.early import spawn, take_early
 from graftlm.processes.failure import ChildFailed, Failure, describe_exit
-from graftlm.processes.interpreter import start_interpreter
 from graftlm.processes.last_words import whose_code
 from graftlm.processes.lifeline import Lifeline
 from graftlm.processes.logs import current_log_settings
@@ -181,34 +181,24 @@ def start_child(
     env: Mapping[str, str] | None = None,
     make_directory: Callable[[], str] | None = None,
     fork: Callable[[int, int], Handle] | None = None,
+    computes: bool = False,
 ) -> ChildProcess:
     """Start an empty child that waits for orders; `env` is laid over this process's environment.
 
     Never multiprocessing: its spawn runs the parent's `__main__` again in each child. The directory that
     `make_directory` makes is the child's `shared_directory`; the child removes it if this process dies without
     doing so, which is why it is made only when there is a child. `fork`, given a channel and a lifeline, takes the
-    place of the start method.
+    place of the start method. One that `computes` will import torch, and prepares for it at once; it may be the one
+    that was started early.
     """
-    channel, theirs = Channel.pair()
-    lifeline, lifeline_reader = Lifeline.pair()
     environment = {**os.environ, **(env or {})}
-    handle: Handle
-    try:
-        if fork is not None:
-            handle = fork(theirs.fileno(), lifeline_reader.fileno())
-        elif start_method == "forkserver":
-            from graftlm.processes.forking import fork_child
-
-            handle = fork_child(theirs.fileno(), lifeline_reader.fileno())
-        else:
-            handle = _spawn(name, theirs.fileno(), lifeline_reader.fileno(), environment)
-    except BaseException:
-        channel.close()
-        lifeline.close()
-        raise
-    finally:
-        theirs.close()
-        lifeline_reader.close()
+    is_spawned = fork is None and start_method == "spawn"
+    early = take_early() if is_spawned and computes else None
+    if early is not None:
+        handle: Handle = _Spawned(early.process)
+        channel, lifeline = Channel(early.channel), Lifeline(early.lifeline)
+    else:
+        handle, channel, lifeline = _start(name, environment, start_method, fork, computes)
     child = ChildProcess(name, handle=handle, channel=channel, lifeline=lifeline)
     if make_directory is not None:
         try:
@@ -221,7 +211,7 @@ def start_child(
         name=name,
         sys_path=[os.fsencode(folder) for folder in sys.path],
         cwd=os.getcwdb(),  # noqa: PTH109 - bytes for the wire
-        environment=None if isinstance(handle, _Spawned) else _in_bytes(environment),
+        environment=None if is_spawned and early is None else _in_bytes(environment),
         log=current_log_settings(),
         trace_startup=startup_trace.recording(),
         shared_directory=child.shared_directory,
@@ -231,15 +221,37 @@ def start_child(
     return child
 
 
+def _start(
+    name: str,
+    environment: Mapping[str, str],
+    start_method: StartMethod,
+    fork: Callable[[int, int], Handle] | None,
+    computes: bool,
+) -> tuple[Handle, Channel, Lifeline]:
+    channel, theirs = Channel.pair()
+    lifeline, lifeline_reader = Lifeline.pair()
+    ends = theirs.fileno(), lifeline_reader.fileno()
+    try:
+        if fork is not None:
+            handle = fork(*ends)
+        elif start_method == "forkserver":
+            from graftlm.processes.forking import fork_child
+
+            handle = fork_child(*ends)
+        else:
+            handle = _Spawned(spawn(name, *ends, env=environment, computes=computes))
+    except BaseException:
+        channel.close()
+        lifeline.close()
+        raise
+    finally:
+        theirs.close()
+        lifeline_reader.close()
+    return handle, channel, lifeline
+
+
 def _in_bytes(environment: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
-
-
-def _spawn(name: str, channel: int, lifeline: int, environment: Mapping[str, str]) -> _Spawned:
-    arguments = ("--name", name, "--channel", str(channel), "--lifeline", str(lifeline))
-    return _Spawned(
-        start_interpreter("graftlm.processes.child", arguments, env=environment, descriptors=(channel, lifeline))
-    )
 
 
 def wait_all_ready(

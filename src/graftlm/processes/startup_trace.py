@@ -54,6 +54,11 @@ def span(name: str, category: str = "step", **facts: Any) -> Iterator[None]:
         _add(name, category, wall, time.perf_counter() - start, **facts)
 
 
+def add_span(name: str, *, start: float, seconds: float) -> None:
+    """Record a step that has been taken: when it began, by the wall clock, and how long it took."""
+    _add(name, "step", start, seconds)
+
+
 def end() -> ProcessTrace | None:
     """Stop recording and return what was recorded, or None if nobody asked for it."""
     global _trace

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from pathlib import Path
 
-_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+_CPU_MAX = "/sys/fs/cgroup/cpu.max"
 
 
 def usable_cores() -> int:
@@ -24,7 +23,8 @@ def usable_cores() -> int:
 
 def _container_share() -> int | None:
     try:
-        quota, period = _CPU_MAX.read_text().split()
+        with open(_CPU_MAX) as file:  # noqa: PTH123 - pathlib is imported later
+            quota, period = file.read().split()
     except (OSError, ValueError):
         return None
     return None if quota == "max" else math.ceil(int(quota) / int(period))

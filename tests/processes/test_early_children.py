@@ -1,0 +1,122 @@
+"""A child that is started before anybody knows what for, and a library that is linked from its first moment on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from graftlm.processes import early
+from graftlm.processes.launch import start_child
+from tests.processes.test_children import wait_gone
+
+
+@pytest.fixture(autouse=True)
+def no_early_child():
+    yield
+    early.end_early()
+
+
+def test_the_first_child_that_computes_is_the_early_one():
+    """It is taken once, and sees the environment and the folder of its orders, not those of its start."""
+    early.start_early("early")
+    pid = early._early.process.pid
+    child = start_child("computes", env={"GIVEN_LATER": "yes"}, computes=True)
+    other = start_child("another", computes=True)
+    try:
+        assert child.pid == pid
+        assert other.pid != pid
+        child.run("tests.processes.early_child_work:tell", b"")
+        told = msgspec.json.decode(child.wait_ready(30))
+        assert told["variable"] == "yes"
+        assert told["directory"] == os.getcwd()  # noqa: PTH109
+        assert told["path"] == sys.path
+    finally:
+        child.stop()
+        other.stop()
+
+
+def test_a_child_that_does_not_compute_is_not_the_early_one():
+    """Its process has a library in it that such a child would carry for nothing."""
+    early.start_early("early")
+    pid = early._early.process.pid
+    child = start_child("plain")
+    assert child.pid != pid
+    child.stop()
+    early.end_early()
+    assert wait_gone(pid, 2.0)
+
+
+def test_an_early_child_that_died_is_replaced():
+    """Killed before it was taken, it leaves its place to a fresh one."""
+    early.start_early("early")
+    dead = early._early.process
+    dead.kill()
+    dead.wait()
+    child = start_child("computes", computes=True)
+    assert child.pid != dead.pid
+    child.run("tests.processes.early_child_work:tell", b"")
+    assert child.wait_ready(30)
+    child.stop()
+
+
+def test_an_early_child_ends_with_its_parent():
+    """A parent that is killed leaves none, though nobody has told the child anything yet."""
+    script = (
+        "import os, signal\nfrom graftlm.processes import early\nearly.start_early('early')\n"
+        "print(early._early.process.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert wait_gone(int(done.stdout), 5.0)
+
+
+def test_the_library_is_linked_before_torch_is_imported():
+    """The thread has mapped torch's library when it is done, and the interpreter has not imported torch for it."""
+    script = (
+        "import sys\nfrom graftlm.processes.linking import start_linking\nlinking = start_linking()\n"
+        "linking.wait()\nmapped = 'libtorch_cpu' in open('/proc/self/maps').read()\n"
+        "print(mapped, 'torch' in sys.modules, linking.seconds > 0, start_linking() is linking)\n"
+        "import torch\nprint(torch.ones(2).sum().item())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "True False True True\n2.0\n", done.stderr
+
+
+def test_without_torch_there_is_nothing_to_link():
+    """An interpreter without torch, or with one of another make, starts without it."""
+    script = (
+        "from types import SimpleNamespace\nfrom graftlm.processes import linking\n"
+        "for spec in (None, SimpleNamespace(origin='/elsewhere/torch/__init__.py')):\n"
+        "    linking.importlib.util.find_spec = lambda name: spec\n"
+        "    print(linking.start_linking())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "None\nNone\n", done.stderr
+
+
+@pytest.mark.parametrize("argv", [["serve", "--help"], ["doctor"], ["plugins", "--help"]], ids=" ".join)
+def test_commands_without_an_engine_start_no_child(argv):
+    """Only what will serve pays for a process."""
+    script = (
+        "import sys\nfrom graftlm.processes import early\n"
+        "early.start_early = lambda name: print('STARTED', file=sys.stderr)\n"
+        f"sys.argv = ['graftlm', *{argv!r}]\nfrom graftlm.cli.main import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert "STARTED" not in done.stderr
+    assert done.returncode == 0
+
+
+def test_a_start_that_is_refused_leaves_no_child():
+    """A wrong flag ends the command, and the child that was started before it was read."""
+    command = [sys.executable, "-m", "graftlm", "serve", "demo", "--no-such-flag"]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    output, _ = server.communicate(timeout=30)
+    assert server.returncode == 2, output
+    with pytest.raises(ProcessLookupError):  # its session's group is empty
+        os.killpg(server.pid, 0)
