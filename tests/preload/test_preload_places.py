@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from light_parents import light_parent, order_for
 
 from graftlm.contracts.errors import StartupError
 from graftlm.engine.warm_start import find_fitting
-from graftlm.processes.warm.place import check_room, make_private, warm_folder
+from graftlm.processes.warm.client import find_warm_parents
+from graftlm.processes.warm.place import (
+    Record,
+    check_room,
+    key_of,
+    make_private,
+    pid_space,
+    read_records,
+    warm_folder,
+    write_record,
+)
 
 
 def test_a_folder_in_which_nothing_can_be_written_is_refused(folder, monkeypatch):
@@ -61,3 +74,37 @@ def test_the_runtime_folder_of_another_user_is_nobodys(tmp_path, monkeypatch):
         assert warm_folder().name == "graftlm-54321"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "no-such-folder"))
     assert warm_folder().name == f"graftlm-{os.geteuid()}"
+
+
+def test_a_record_of_another_container_is_left_alone(folder, monkeypatch):
+    """Its process cannot be looked for here, where its number is nobody's or another's; each has its own files."""
+    monkeypatch.setattr("graftlm.processes.warm.place.pid_space", lambda: "another boot/4026532000")
+    gone = {"pid": 1 << 22, "started": "7", "model": "light", "checkpoint": "light", "since": 0.0}
+    theirs = Record(key=key_of("light"), pid_space="another boot/4026532000", **gone)
+    write_record(folder, theirs)
+    monkeypatch.undo()
+    told = []
+
+    assert read_records(folder, on_foreign=told.append, on_dead=lambda _: pytest.fail("it may run")) == []
+    assert told == [theirs] and (folder / f"{theirs.key}.json").is_file()
+    assert theirs.key != key_of("light"), "a parent of the same checkpoint here takes nobody's place"
+    write_record(folder, Record(key="0" * 12, pid_space=pid_space(), **gone))
+    dead = []
+    assert read_records(folder, on_dead=dead.append) == [] and [record.key for record in dead] == ["0" * 12]
+
+
+def test_a_command_in_another_container_says_so_and_ends_nobody(folder):
+    """Neither --status nor --stop there takes the parent from those who have it."""
+    try:
+        apart = ["unshare", "--pid", "--fork", "--mount-proc"]
+        subprocess.run([*apart, "true"], check=True, capture_output=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("no process namespace can be made here")
+    with light_parent(order_for(folder)) as parent:
+        for word in ("--status", "--stop"):
+            command = [*apart, sys.executable, "-m", "graftlm", "preload", word]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            assert f"left alone: the warm parent {parent.record.pid} of light is another container's" in done.stderr
+        assert parent.status().running == 0
+        assert [found.record for found in find_warm_parents()] == [parent.record]

@@ -37,7 +37,7 @@ from graftlm.processes.threads import thread_environment
 from graftlm.processes.warm.circumstances import circumstances
 from graftlm.processes.warm.client import WarmParentAddress, find_warm_parents
 from graftlm.processes.warm.parent import WarmOrder
-from graftlm.processes.warm.place import check_room, key_of, log_path, make_private, warm_folder
+from graftlm.processes.warm.place import Record, check_room, key_of, log_path, make_private, warm_folder
 from graftlm.processes.warm.starting import Launched, start_warm_parent
 
 if TYPE_CHECKING:
@@ -117,10 +117,18 @@ def _stop(words: argparse.Namespace) -> int:
 
 def _chosen(model: str | None) -> list[WarmParentAddress]:
     """Return the parents of a model, by its name or its path; of every one if none is given."""
-    parents = find_warm_parents(on_problem=_complain)
+    parents = find_warm_parents(on_problem=_complain, on_foreign=_tell_foreign)
     if model is None:
         return parents
     return [p for p in parents if model == p.record.model or os.path.realpath(model) == p.record.checkpoint]
+
+
+def _tell_foreign(record: Record) -> None:
+    print(
+        f"graftlm preload: left alone: the warm parent {record.pid} of {record.model} is another container's or "
+        f"machine's, or from before a restart; if nobody has it any more, remove {warm_folder() / record.key}.*",
+        file=sys.stderr,
+    )
 
 
 def _complain(problem: str) -> None:

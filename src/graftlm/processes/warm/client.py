@@ -157,10 +157,12 @@ def find_warm_parents(
     *,
     on_problem: Callable[[str], None] = lambda text: None,
     on_dead: Callable[[Record], None] = lambda record: None,
+    on_foreign: Callable[[Record], None] = lambda record: None,
 ) -> list[WarmParentAddress]:
     """Return this user's parents, ready or not; a folder that others could use is not looked into.
 
-    One that has been killed is told once, with its record. Only Linux has what they need.
+    One that has been killed is told once, with its record, and one of another container each time. Only Linux has
+    what they need.
     """
     if sys.platform != "linux":
         return []
@@ -168,7 +170,9 @@ def find_warm_parents(
     if (problem := not_private(folder)) is not None:
         on_problem(problem)
         return []
-    return [WarmParentAddress(folder, record) for record in read_records(folder, on_dead=on_dead)]
+    return [
+        WarmParentAddress(folder, record) for record in read_records(folder, on_dead=on_dead, on_foreign=on_foreign)
+    ]
 
 
 @contextlib.contextmanager

@@ -29,7 +29,15 @@ from graftlm.processes.shutdown import SIGNALS
 from graftlm.processes.warm.circumstances import Circumstances
 from graftlm.processes.warm.lender import Lender, Work, shorten
 from graftlm.processes.warm.loaded_files import LoadedFiles, MissedImports
-from graftlm.processes.warm.place import Record, lost, remove_record, socket_path, started_of, write_record
+from graftlm.processes.warm.place import (
+    Record,
+    lost,
+    pid_space,
+    remove_record,
+    socket_path,
+    started_of,
+    write_record,
+)
 from graftlm.processes.warm.process_title import set_process_title
 
 
@@ -104,7 +112,7 @@ def run(order: WarmOrder, launcher: Channel, launcher_socket: socket.socket) -> 
     folder = Path(order.folder)
     record = Record(
         key=order.key, pid=os.getpid(), started=started_of(os.getpid()), model=order.model,
-        checkpoint=order.checkpoint, since=time.time(),
+        checkpoint=order.checkpoint, since=time.time(), pid_space=pid_space(),
     )  # fmt: skip
     try:
         write_record(folder, record)

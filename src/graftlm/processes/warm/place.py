@@ -30,7 +30,10 @@ _CURE = "remove it, or set GRAFTLM_PRELOAD_DIR to a folder of your own"
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """What a parent writes down of itself; `started` tells it from a later process with its number."""
+    """What a parent writes down of itself; `started` tells it from a later process with its number.
+
+    The number means a process only in the `pid_space` that it was given in.
+    """
 
     key: str
     pid: int
@@ -40,11 +43,21 @@ class Record(msgspec.Struct, kw_only=True):
     since: float
     """Wall clock in seconds."""
     ready: bool = False
+    pid_space: str = ""
 
 
 def key_of(checkpoint: str) -> str:
-    """Name the parent of a checkpoint; there is one for each."""
-    return hashlib.sha256(os.fsencode(os.path.realpath(checkpoint))).hexdigest()[:12]
+    """Name the parent of a checkpoint; there is one for each, in each container that shares the folder."""
+    named = f"{os.path.realpath(checkpoint)}\n{pid_space()}"
+    return hashlib.sha256(os.fsencode(named)).hexdigest()[:12]
+
+
+def pid_space() -> str:
+    """Name where process numbers mean what they mean here: in this boot of this machine, in this container."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    return ""
 
 
 def warm_folder() -> Path:
@@ -147,15 +160,25 @@ def lost(folder: Path, record: Record) -> str | None:
     return None if socket_path(folder, record.key).is_socket() else "its socket is gone"
 
 
-def read_records(folder: Path, *, on_dead: Callable[[Record], None] = lambda record: None) -> list[Record]:
-    """Return the records of parents that run, sorted by key; what others left behind is told once, and removed."""
-    records = []
+def read_records(
+    folder: Path,
+    *,
+    on_dead: Callable[[Record], None] = lambda record: None,
+    on_foreign: Callable[[Record], None] = lambda record: None,
+) -> list[Record]:
+    """Return the records of parents that run, sorted by key; what others left behind is told once, and removed.
+
+    Of another container's nobody here can tell whether they run: they are told, and left alone.
+    """
+    records, here = [], pid_space()
     for file in sorted(folder.glob("*.json")):
         try:
             record = msgspec.json.decode(file.read_bytes(), type=Record)
         except (OSError, msgspec.DecodeError):  # of another version, or just being removed
             continue
-        if is_running(record.pid) and started_of(record.pid) == record.started:
+        if record.pid_space not in ("", here):
+            on_foreign(record)
+        elif is_running(record.pid) and started_of(record.pid) == record.started:
             records.append(record)
         else:
             on_dead(record)
