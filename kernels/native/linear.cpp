@@ -1,10 +1,7 @@
 // Packing, and how one multiplication is shared by the threads.
 #include "linear.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -27,18 +24,12 @@ PackedMatrix::PackedMatrix(Format format, int64_t outputs, int64_t columns)
   const int64_t lanes = panel_outputs(format);
   panels_ = (outputs + lanes - 1) / lanes;
   bytes_ = panels_ * steps() * panel_step_bytes(format);
-  // Zeros that take memory only where they are written.
-  void* memory = mmap(nullptr, static_cast<size_t>(std::max<int64_t>(bytes_, 1)), PROT_READ | PROT_WRITE,
-      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  memory_ = static_cast<uint8_t*>(memory);
+  memory_ = WeightMemory(bytes_);
 }
-
-PackedMatrix::~PackedMatrix() { munmap(memory_, static_cast<size_t>(std::max<int64_t>(bytes_, 1))); }
 
 uint8_t* PackedMatrix::step_of(int64_t output, int64_t step) const {
   const int64_t panel = output / panel_outputs(format_);
-  return memory_ + (panel * steps() + step) * panel_step_bytes(format_);
+  return memory_.data() + (panel * steps() + step) * panel_step_bytes(format_);
 }
 
 // Offset, in bytes, of a block's weights behind its scales and minima.
@@ -106,7 +97,7 @@ void PackedMatrix::multiply(
   if (in.rows <= 0 || outputs_ == 0) return;
   const Path& path = current_path();
   LinearJob job{};
-  job.weights = memory_;
+  job.weights = memory_.data();
   job.format = format_;
   job.outputs = outputs_;
   job.columns = columns_;
