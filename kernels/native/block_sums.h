@@ -27,10 +27,18 @@ struct Block {
 template <bool kWide>
 using Whole = std::conditional_t<kWide, int16_t, int8_t>;
 
+// Numbers from one block to the next, with room for the block's scale and sum.
+template <bool kWide>
+constexpr int kBlockStep = kBlock + 8 / sizeof(Whole<kWide>);
+
 template <bool kWide>
 GRAFTLM_INLINE const Whole<kWide>* whole_row(const LinearJob& job, int64_t row) {
-  if constexpr (kWide) return job.q16 + row * job.columns;
-  else return job.q8 + row * job.columns;
+  return reinterpret_cast<const Whole<kWide>*>(job.blocks) + row * (job.columns / kBlock) * kBlockStep<kWide>;
+}
+
+template <bool kWide>
+GRAFTLM_INLINE const float* scale_and_sum(const Whole<kWide>* block) {
+  return reinterpret_cast<const float*>(block + kBlock);
 }
 
 #if GRAFTLM_USE_AVX2

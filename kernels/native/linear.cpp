@@ -119,19 +119,15 @@ void PackedMatrix::multiply(
       job.x_stride = columns_;
     }
   } else {
-    const int64_t blocks = columns_ / kBlock, wide = wide_ || format_ == Format::q8_0 ? 2 : 1;
-    row_bytes = columns_ * wide;
-    void* whole = scratch(0, in.rows * row_bytes);
-    auto* scales = static_cast<float*>(scratch(1, 2 * in.rows * blocks * 4));
-    QuantizeJob quantize{in.x, in.type, in.stride, columns_, nullptr, nullptr, scales, scales + in.rows * blocks,
+    const bool wide = wide_ || format_ == Format::q8_0;
+    row_bytes = columns_ / kBlock * activation_bytes(wide);
+    auto* blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
+    const QuantizeJob quantize{in.x, in.type, in.stride, columns_, blocks, wide,
         format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0};
-    (wide == 2 ? reinterpret_cast<void*&>(quantize.q16) : reinterpret_cast<void*&>(quantize.q8)) = whole;
     for_ranges(in.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1)),
         [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
-    job.q8 = quantize.q8;
-    job.q16 = quantize.q16;
-    job.scales = quantize.scales;
-    job.sums = quantize.sums;
+    job.blocks = blocks;
+    job.wide = wide;
   }
 
   // A multiple of what the kernels of either kind take at once.

@@ -91,24 +91,24 @@ static void quantize_row(const QuantizeJob& job, int64_t row) {
     I8 whole[4];
     for (int i = 0; i < 4; ++i) whole[i] = rounded(parts[i] * inverse);
     const S16 halves[2]{narrow(whole[0], whole[1]), narrow(whole[2], whole[3])};
-    const int64_t place = row * job.columns + b * kBlock;
+    uint8_t* to = job.blocks + (row * blocks + b) * activation_bytes(kWide);
     if constexpr (kWide) {
-      for (int i = 0; i < 2; ++i) put_halves(halves[i], job.even_first, job.q16 + place + 16 * i);
+      for (int i = 0; i < 2; ++i) put_halves(halves[i], job.even_first, reinterpret_cast<int16_t*>(to) + 16 * i);
     } else {
       const B32 bytes = narrow(halves[0], halves[1]);
-      std::memcpy(job.q8 + place, &bytes, 32);
+      std::memcpy(to, &bytes, 32);
     }
     const int total = total_of((whole[0] + whole[1]) + (whole[2] + whole[3]));
     // Not a number where x is none or infinite, and so will be the results.
     const float scale = bits < 0x7f800000 ? most / steps : bits_to_float(0x7fc00000);
-    job.scales[row * blocks + b] = scale;
-    job.sums[row * blocks + b] = scale * static_cast<float>(total) * job.sum_factor;
+    const float both[2]{scale, scale * static_cast<float>(total) * job.sum_factor};
+    std::memcpy(to + activation_bytes(kWide) - 8, both, 8);
   }
 }
 
 template <class X>
 static void quantize_rows(const QuantizeJob& job, int64_t row, int64_t row_end) {
-  for (; row < row_end; ++row) job.q8 ? quantize_row<X, false>(job, row) : quantize_row<X, true>(job, row);
+  for (; row < row_end; ++row) job.wide ? quantize_row<X, true>(job, row) : quantize_row<X, false>(job, row);
 }
 
 static void quantize(const QuantizeJob& job, int64_t row, int64_t row_end) {
