@@ -12,6 +12,9 @@ namespace graftlm {
 
 // Multiply-adds of a unit of work: fewer would cost more to claim than to do, and a thread waits for the last one.
 constexpr int64_t kUnitWork = 64 << 10;
+// Outputs of each thread that are so many times the work of making whole numbers of all activations, and activations
+// that are no more than this: each thread makes its own, which costs less than to meet and to fetch the others'.
+constexpr int64_t kOwnOutputs = 256, kOwnActivations = 32 << 10;
 // Activations of a unit should stay in a core's second cache while the panels pass by.
 constexpr int64_t kRowBytes = 128 << 10;
 
@@ -107,6 +110,9 @@ void PackedMatrix::multiply(
   job.y_type = out.type;
   job.y_stride = out.stride;
   int64_t row_bytes = columns_ * 4;
+  QuantizeJob quantize{in.x, in.type, in.stride, columns_, nullptr, wide_ || format_ == Format::q8_0,
+      format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0};
+  bool each_its_own = false;
   if (is_float(format_)) {
     job.x = static_cast<const float*>(in.x);
     job.x_stride = in.stride;
@@ -119,15 +125,14 @@ void PackedMatrix::multiply(
       job.x_stride = columns_;
     }
   } else {
-    const bool wide = wide_ || format_ == Format::q8_0;
-    row_bytes = columns_ / kBlock * activation_bytes(wide);
-    auto* blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
-    const QuantizeJob quantize{in.x, in.type, in.stride, columns_, blocks, wide,
-        format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0};
-    for_ranges(in.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1)),
-        [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
-    job.blocks = blocks;
-    job.wide = wide;
+    job.wide = quantize.wide;
+    row_bytes = columns_ / kBlock * activation_bytes(job.wide);
+    each_its_own = in.rows * columns_ <= kOwnActivations && outputs_ >= kOwnOutputs * num_threads();
+    if (!each_its_own) {
+      job.blocks = quantize.blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
+      for_ranges(in.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1)),
+          [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
+    }
   }
 
   // A multiple of what the kernels of either kind take at once.
@@ -139,9 +144,24 @@ void PackedMatrix::multiply(
   const int64_t pair_work = 2 * std::min(row_step, in.rows) * columns_ * panel_outputs(format_);
   const int64_t panel_step = 2 * std::max<int64_t>(1, kUnitWork / std::max<int64_t>(pair_work, 1));
   const int64_t panel_chunks = (panels_ + panel_step - 1) / panel_step;
-  for_shares(panel_chunks * row_chunks, [&](int64_t unit) {
+  auto begin = [&](int64_t unit) {
+    if (!each_its_own) return job;
+    LinearJob own = job;
+    QuantizeJob alone = quantize;
+    own.blocks = alone.blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
+    // The first panels come from memory meanwhile; from there on kernels ask ahead.
+    const int64_t panel_bytes = steps() * panel_step_bytes(format_), first = unit % panel_chunks * panel_step;
+    const int64_t ahead = std::min<int64_t>(std::min<int64_t>(2, panels_ - first) * panel_bytes / in.rows, 1024);
+    const uint8_t* weights = job.weights + first * panel_bytes;
+    for (int64_t row = 0; row < in.rows; ++row) {
+      for (int64_t line = row * ahead; line < (row + 1) * ahead; line += 64) __builtin_prefetch(weights + line);
+      path.quantize(alone, row, row + 1);
+    }
+    return own;
+  };
+  for_shares(panel_chunks * row_chunks, begin, [&](const LinearJob& own, int64_t unit) {
     const int64_t row = unit / panel_chunks * row_step, panel = unit % panel_chunks * panel_step;
-    path.linear(job, panel, std::min(panel + panel_step, panels_), row, std::min(row + row_step, in.rows));
+    path.linear(own, panel, std::min(panel + panel_step, panels_), row, std::min(row + row_step, in.rows));
   });
 }
 
