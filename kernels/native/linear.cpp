@@ -130,7 +130,7 @@ void PackedMatrix::multiply(
     each_its_own = in.rows * columns_ <= kOwnActivations && outputs_ >= kOwnOutputs * num_threads();
     if (!each_its_own) {
       job.blocks = quantize.blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
-      for_ranges(in.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1)),
+      for_ranges(in.rows, std::max<int64_t>(1, 4096 / std::max<int64_t>(columns_, 1)),
           [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
     }
   }

@@ -131,10 +131,13 @@ GRAFTLM_INLINE int largest_of(I8 v) {
   return larger(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
 }
 
+// Of whole numbers that may stand for none, and wrap around.
 GRAFTLM_INLINE int total_of(I8 v) {
-  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
-  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
-  return v[0] + v[1];
+  using U8 = uint32_t __attribute__((vector_size(32)));
+  U8 u = reinterpret_cast<U8>(v);
+  u += __builtin_shufflevector(u, u, 4, 5, 6, 7, 0, 1, 2, 3);
+  u += __builtin_shufflevector(u, u, 2, 3, 0, 1, 6, 7, 4, 5);
+  return static_cast<int>(u[0] + u[1]);
 }
 
 // e^x, within 2 units in the last place; below -87 it is 0, above 88 it stays at e^88.
