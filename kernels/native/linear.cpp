@@ -129,7 +129,7 @@ void PackedMatrix::multiply(
     }
   } else {
     const int64_t blocks = columns_ / kBlock, wide = wide_ || format_ == Format::q8_0 ? 2 : 1;
-    row_bytes = columns_ * wide;
+    row_bytes = path.spread_bytes ? blocks * path.spread_bytes : columns_ * wide;
     void* whole = scratch(0, in.rows * row_bytes);
     auto* scales = static_cast<float*>(scratch(1, 2 * in.rows * blocks * 4));
     QuantizeJob quantize{in.x, in.type, in.stride, columns_, nullptr, nullptr, scales, scales + in.rows * blocks,

@@ -184,6 +184,8 @@ struct Path {
   // activations in 16 bits or 8; and memory read in order.
   int64_t (*peak)(bool wide, int64_t rounds);
   int64_t (*read_through)(const void* from, int64_t bytes);
+  // Of a block of activations, where the path keeps them in an order of its own instead of as 8-bit or 16-bit numbers.
+  int64_t spread_bytes = 0;
 };
 
 const Path& generic_path();

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "path.h"
+#include "spread.h"
 #include "vec.h"
 
 namespace graftlm::GRAFTLM_PATH {
 
 using S16 = int16_t __attribute__((vector_size(32)));
-using Shorts = int16_t __attribute__((vector_size(16)));
 using B32 = int8_t __attribute__((vector_size(32)));
 
 GRAFTLM_INLINE I8 rounded(V8 value) {
@@ -57,21 +57,27 @@ GRAFTLM_INLINE B32 narrow(S16 a, S16 b) {
 #endif
 }
 
+#if GRAFTLM_USE_AVX2
+
 // Not by way of memory where one register holds it all: reading back what was just written waits for every store
 // before it, and those go to lines that other cores have read.
 GRAFTLM_INLINE void put_halves(S16 a, bool even_first, int16_t* to) {
-#if GRAFTLM_USE_AVX2
   if (even_first) a = __builtin_shufflevector(a, a, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
   std::memcpy(to, &a, 32);
+}
+
 #else
-  Shorts parts[2];
+
+GRAFTLM_INLINE void put_halves(S16 a, bool even_first, S8* to) {
+  S8 parts[2];
   std::memcpy(parts, &a, 32);
   for (int i = 0; i < 2; ++i) {
     if (even_first) parts[i] = __builtin_shufflevector(parts[i], parts[i], 0, 2, 1, 3, 4, 6, 5, 7);
-    std::memcpy(to + 8 * i, &parts[i], 16);
+    put_spread(parts[i], to + 4 * i);
   }
-#endif
 }
+
+#endif
 
 template <class X, bool kWide>
 static void quantize_row(const QuantizeJob& job, int64_t row) {
@@ -91,6 +97,7 @@ static void quantize_row(const QuantizeJob& job, int64_t row) {
     I8 whole[4];
     for (int i = 0; i < 4; ++i) whole[i] = rounded(parts[i] * inverse);
     const S16 halves[2]{narrow(whole[0], whole[1]), narrow(whole[2], whole[3])};
+#if GRAFTLM_USE_AVX2
     const int64_t place = row * job.columns + b * kBlock;
     if constexpr (kWide) {
       for (int i = 0; i < 2; ++i) put_halves(halves[i], job.even_first, job.q16 + place + 16 * i);
@@ -98,11 +105,21 @@ static void quantize_row(const QuantizeJob& job, int64_t row) {
       const B32 bytes = narrow(halves[0], halves[1]);
       std::memcpy(job.q8 + place, &bytes, 32);
     }
+#else
+    Spread& to = spread(job)[row * blocks + b];
+    for (int i = 0; i < 2; ++i) put_halves(halves[i], job.even_first, to.pairs + 8 * i);
+#endif
     const int total = total_of((whole[0] + whole[1]) + (whole[2] + whole[3]));
     // Not a number where x is none or infinite, and so will be the results.
     const float scale = bits < 0x7f800000 ? most / steps : bits_to_float(0x7fc00000);
+    const float sum = scale * static_cast<float>(total) * job.sum_factor;
+#if GRAFTLM_USE_AVX2
     job.scales[row * blocks + b] = scale;
-    job.sums[row * blocks + b] = scale * static_cast<float>(total) * job.sum_factor;
+    job.sums[row * blocks + b] = sum;
+#else
+    to.scale = F4{scale, scale, scale, scale};
+    to.sum = F4{sum, sum, sum, sum};
+#endif
   }
 }
 

@@ -67,6 +67,7 @@ GRAFTLM_INLINE void store(F16* to, V8 value) {
 
 using S8 = int16_t __attribute__((vector_size(16)));
 using I4 = int32_t __attribute__((vector_size(16)));
+using F4 = float __attribute__((vector_size(16)));
 
 // The products of neighbouring 16-bit numbers, added in pairs.
 GRAFTLM_INLINE I4 pair_products(S8 a, S8 b) {
@@ -88,22 +89,25 @@ GRAFTLM_INLINE V8 load(const Bf16* from) {
   return value;
 }
 
+// Four halves, each in the upper part of a word whose lower part is zero. As `to_float` of one.
+GRAFTLM_INLINE F4 from_halves(S8 words) {
+  using U4 = uint32_t __attribute__((vector_size(16)));
+  // The sign goes three places down with the rest, and is drawn out on its way.
+  I4 bits = (reinterpret_cast<I4>(words) >> 3) & static_cast<int32_t>(0x8fffffffu);
+  // All ones where half's largest exponent stands.
+  const I4 endless = (bits & 0x7fffffff) > 0x0f7fffff;
+  const F4 value = reinterpret_cast<F4>(bits) * 0x1p112f;
+  return reinterpret_cast<F4>(reinterpret_cast<U4>(value) | (reinterpret_cast<U4>(endless) & (0xffu << 23)));
+}
+
 GRAFTLM_INLINE V8 load(const F16* from) {
-  using Halves = uint16_t __attribute__((vector_size(16)));
-  using Words = uint32_t __attribute__((vector_size(32)));
-  Halves halves;
+  S8 halves;
   std::memcpy(&halves, from, 16);
-  // As `to_float` of one.
-  const Words bits = __builtin_convertvector(halves, Words), magnitude = bits & 0x7fffu, shifted = magnitude << 13;
+  const S8 zeros = {};
+  const F4 parts[2]{from_halves(__builtin_shufflevector(zeros, halves, 0, 8, 1, 9, 2, 10, 3, 11)),
+      from_halves(__builtin_shufflevector(zeros, halves, 4, 12, 5, 13, 6, 14, 7, 15))};
   V8 value;
-  std::memcpy(&value, &shifted, 32);
-  value *= set1(0x1p112f);
-  Words result;
-  std::memcpy(&result, &value, 32);
-  // All ones where half's largest exponent stands; a comparison would be made one by one.
-  const I8 endless = (0x7bff - __builtin_convertvector(magnitude, I8)) >> 31;
-  result |= (__builtin_convertvector(endless, Words) & (0xffu << 23)) | ((bits & 0x8000u) << 16);
-  std::memcpy(&value, &result, 32);
+  std::memcpy(&value, parts, 32);
   return value;
 }
 
