@@ -1,10 +1,12 @@
 // Integer kernels in registers of sixteen bytes, as the compiler's vector extensions have them everywhere.
 //
-// Without a broadcast from memory and with few registers, all that can be done once is: activations are spread when
-// they are quantized, weights are unpacked and their scales converted once for all rows that a thread has.
+// There is no broadcast from memory, so activations are spread once, when they are quantized; and there are few
+// registers, so weights of four outputs meet up to twelve rows as they are unpacked, without a detour over memory.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "block_sums.h"
 #include "put.h"
@@ -23,16 +25,17 @@ GRAFTLM_INLINE Vector load16(const void* from) {
   return value;
 }
 
-// Rows that weights serve once they are unpacked; and rows whose sums of eight outputs fit into registers.
-constexpr int kTileRows = 24;
-constexpr int kGroupRows = 6;
+template <class Vector>
+GRAFTLM_INLINE Vector load8(const void* from) {
+  using Words = int64_t __attribute__((vector_size(16)));
+  int64_t word;
+  std::memcpy(&word, from, 8);
+  return reinterpret_cast<Vector>(Words{word, 0});
+}
 
-// A block of a panel as the kernels want it: the weights of a pair of columns for four outputs, and for the other four.
-struct Unpacked {
-  S8 weights[16][2];
-  F4 scales[2];
-  F4 minima[2];
-};
+// Rows whose sums of four outputs fit into registers, beside weights and a product; and those that share a panel.
+constexpr int kGroupRows = 12;
+constexpr int kTileRows = 24;
 
 // Four columns of four outputs, each of four bits, as pairs in 16 bits in the order of `Spread`.
 GRAFTLM_INLINE S8 nibbles(U8 both, int part) {
@@ -44,53 +47,59 @@ GRAFTLM_INLINE S8 nibbles(U8 both, int part) {
   }
 }
 
-// Eight bytes with their signs, the lower or the higher ones of sixteen.
-template <bool kHigh>
+// Eight bytes with their signs.
 GRAFTLM_INLINE S8 with_signs(const uint8_t* from) {
   using Bytes = int8_t __attribute__((vector_size(16)));
-  const Bytes all = load16<Bytes>(from);
-  constexpr int k = kHigh ? 8 : 0;
-  const Bytes twice = __builtin_shufflevector(all, all, k, k, k + 1, k + 1, k + 2, k + 2, k + 3, k + 3, k + 4, k + 4,
-      k + 5, k + 5, k + 6, k + 6, k + 7, k + 7);
-  return reinterpret_cast<S8>(twice) >> 8;
+  const Bytes all = load8<Bytes>(from);
+  return reinterpret_cast<S8>(__builtin_shufflevector(all, all, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7)) >> 8;
 }
 
-GRAFTLM_INLINE void load_halves(const uint8_t* from, F4* to) {
-  const V8 all = load(reinterpret_cast<const F16*>(from));
-  std::memcpy(to, &all, 32);
+// Pair `k` of columns of four outputs: the lower ones of a panel or the higher ones.
+template <Format kFormat>
+GRAFTLM_INLINE S8 weights_of(const Block<kFormat>& block, int k, int half) {
+  if constexpr (kFormat == Format::q8_0) return with_signs(block.weights() + 16 * k + 8 * half);
+  else return nibbles(load16<U8>(block.weights() + k / 4 * 32 + 16 * half), k % 4);
+}
+
+GRAFTLM_INLINE F4 four_halves(const uint8_t* from) {
+  const S8 zeros = {};
+  return from_halves(__builtin_shufflevector(zeros, load8<S8>(from), 0, 8, 1, 9, 2, 10, 3, 11));
+}
+
+// A block's scales and minima of four outputs.
+struct Scales {
+  F4 scale;
+  F4 minimum;
+};
+
+template <Format kFormat>
+GRAFTLM_INLINE Scales scales_of(const Block<kFormat>& block, int half) {
+  Scales found{four_halves(block.from + 8 * half), {}};
+  if constexpr (kFormat == Format::q4_1) found.minimum = four_halves(block.from + 16 + 8 * half);
+  return found;
 }
 
 template <Format kFormat>
-GRAFTLM_INLINE void unpack(const Block<kFormat>& block, Unpacked& to) {
-  const uint8_t* weights = block.weights();
-  if constexpr (kFormat == Format::q8_0) {
-#pragma GCC unroll 4
-    for (int k = 0; k < 16; ++k) {
-      to.weights[k][0] = with_signs<false>(weights + 16 * k);
-      to.weights[k][1] = with_signs<true>(weights + 16 * k);
-    }
-  } else {
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      for (int half = 0; half < 2; ++half) {
-        const U8 both = load16<U8>(weights + 32 * j + 16 * half);
-        for (int part = 0; part < 4; ++part) to.weights[4 * j + part][half] = nibbles(both, part);
-      }
-    }
+GRAFTLM_INLINE void load_scales(const Block<kFormat>& block, Scales* to) {
+  const V8 scales = block.scales();
+  std::memcpy(&to[0].scale, &scales, 16);
+  std::memcpy(&to[1].scale, reinterpret_cast<const char*>(&scales) + 16, 16);
+  if constexpr (kFormat == Format::q4_1) {
+    const V8 minima = block.minima();
+    std::memcpy(&to[0].minimum, &minima, 16);
+    std::memcpy(&to[1].minimum, reinterpret_cast<const char*>(&minima) + 16, 16);
   }
-  load_halves(block.from, to.scales);
-  if constexpr (kFormat == Format::q4_1) load_halves(block.from + 16, to.minima);
 }
 
 // Adds a block's part to the totals of four outputs: whole numbers times both scales, and what a minimum adds.
 template <Format kFormat>
-GRAFTLM_INLINE F4 scaled(F4 total, I4 found, F4 scale, F4 minimum, const Spread& x) {
+GRAFTLM_INLINE F4 scaled(F4 total, I4 found, const Scales& scales, const Spread& x) {
   const F4 sums = __builtin_convertvector(found, F4);
   if constexpr (kFormat == Format::q4_0) {  // a minimum of -8 scales, which the sums already carry
-    return (sums * x.scale + x.sum) * scale + total;
+    return (sums * x.scale + x.sum) * scales.scale + total;
   } else {
-    total = sums * (scale * x.scale) + total;
-    return kFormat == Format::q4_1 ? minimum * x.sum + total : total;
+    total = sums * x.scale * scales.scale + total;
+    return kFormat == Format::q4_1 ? scales.minimum * x.sum + total : total;
   }
 }
 
@@ -100,19 +109,19 @@ constexpr int64_t kAhead = 2048;
 template <Format kFormat>
 static void baseline_row(const LinearJob& job, int64_t panel, int64_t row) {
   const int64_t num_blocks = job.columns / kBlock;
-  const Spread* x = spread(job) + row * num_blocks;
+  const Spread* x = spread(job, 0, row);
   Block<kFormat> block{job.weights + panel * num_blocks * Block<kFormat>::kBytes};
   F4 totals[2] = {};
-  for (int64_t b = 0; b < num_blocks; ++b, block.from += Block<kFormat>::kBytes) {
+  for (int64_t b = 0; b < num_blocks; ++b, block.from += Block<kFormat>::kBytes, x += job.rows) {
     for (int line = 0; line < Block<kFormat>::kBytes; line += 64) __builtin_prefetch(block.from + kAhead + line);
     I4 sums[2] = {};
     if constexpr (kFormat == Format::q8_0) {
 #pragma GCC unroll 16
       for (int k = 0; k < 16; ++k) {
-        sums[0] += pair_products(with_signs<false>(block.weights() + 16 * k), x[b].pairs[k]);
-        sums[1] += pair_products(with_signs<true>(block.weights() + 16 * k), x[b].pairs[k]);
-        in_order(sums[0]);
-        in_order(sums[1]);
+        for (int half = 0; half < 2; ++half) {
+          sums[half] += pair_products(weights_of(block, k, half), x->pairs[k]);
+          in_order(sums[half]);
+        }
       }
     } else {
       // Numbers are left where they stand, and the products stand as high: 4 * 2 * 15 * 256 * 32,767 fits.
@@ -121,7 +130,7 @@ static void baseline_row(const LinearJob& job, int64_t panel, int64_t row) {
       for (int j = 0; j < 4; ++j) {
         for (int half = 0; half < 2; ++half) {
           const U8 both = load16<U8>(block.weights() + 32 * j + 16 * half);
-          const S8* pairs = x[b].pairs + 4 * j;
+          const S8* pairs = x->pairs + 4 * j;
           sums[half] += pair_products(reinterpret_cast<S8>(both & 15), pairs[0]);
           in_order(sums[half]);
           higher[half] += pair_products(reinterpret_cast<S8>(both & uint16_t{15 << 8}), pairs[1]);
@@ -134,71 +143,73 @@ static void baseline_row(const LinearJob& job, int64_t panel, int64_t row) {
       }
       for (int half = 0; half < 2; ++half) sums[half] += (higher[half] >> 8) + (middle[half] >> 4);
     }
-    F4 scales[2], minima[2] = {};
-    load_halves(block.from, scales);
-    if constexpr (kFormat == Format::q4_1) load_halves(block.from + 16, minima);
-    for (int half = 0; half < 2; ++half)
-      totals[half] = scaled<kFormat>(totals[half], sums[half], scales[half], minima[half], x[b]);
+    Scales scales[2];
+    load_scales(block, scales);
+    for (int half = 0; half < 2; ++half) totals[half] = scaled<kFormat>(totals[half], sums[half], scales[half], *x);
   }
   V8 found;
   std::memcpy(&found, totals, 32);
   put(job, row, panel * 8, found, job.outputs - panel * 8);
 }
 
-// One block of a panel for a few rows.
+// One block of a panel for a few rows: all eight outputs where their sums fit into registers, else four and then the
+// other four.
 template <Format kFormat, int kRows>
-GRAFTLM_INLINE void add_group(const Unpacked& panel, const Spread* x, int64_t stride, F4 (*totals)[2]) {
-  I4 sums[kRows][2];
-#pragma GCC unroll 4
-  for (int k = 0; k < 16; ++k) {
-    const S8 first = panel.weights[k][0], second = panel.weights[k][1];
-    for (int r = 0; r < kRows; ++r) {
-      S8 numbers = x[r * stride].pairs[k];
-      in_order(numbers);
-      const I4 products[2]{pair_products(first, numbers), pair_products(second, numbers)};
-      for (int half = 0; half < 2; ++half) {
-        sums[r][half] = k == 0 ? products[half] : sums[r][half] + products[half];
-        in_order(sums[r][half]);
+[[gnu::noinline]] static void add_group(const uint8_t* from, const Spread* x, F4 (*totals)[2]) {
+  constexpr int kHalves = 2 * kRows <= kGroupRows ? 2 : 1;
+  const Block<kFormat> block{from};
+#pragma GCC unroll 1
+  for (int begin = 0; begin < 2; begin += kHalves) {
+    asm volatile("" : "+r"(x), "+r"(begin));  // read twice: no register is left to hold anything in between
+    I4 sums[kRows][kHalves];
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; ++k) {
+      S8 weights[kHalves];
+      for (int half = 0; half < kHalves; ++half) weights[half] = weights_of(block, k, begin + half);
+      for (int r = 0; r < kRows; ++r) {
+        S8 numbers = x[r].pairs[k];
+        if (kHalves == 2 && r + 1 < kRows) in_order(numbers);
+        for (int half = 0; half < kHalves; ++half) {
+          const I4 products = pair_products(weights[half], numbers);
+          sums[r][half] = k == 0 ? products : sums[r][half] + products;
+        }
+        for (int half = 0; half < kHalves; ++half) in_order(sums[r][half]);
       }
     }
+    for (int half = 0; half < kHalves; ++half) {
+      const Scales scales = scales_of(block, begin + half);
+      for (int r = 0; r < kRows; ++r)
+        totals[r][begin + half] = scaled<kFormat>(totals[r][begin + half], sums[r][half], scales, x[r]);
+    }
   }
-  for (int r = 0; r < kRows; ++r)
-    for (int half = 0; half < 2; ++half)
-      totals[r][half] =
-          scaled<kFormat>(totals[r][half], sums[r][half], panel.scales[half], panel.minima[half], x[r * stride]);
 }
 
-template <Format kFormat>
-GRAFTLM_INLINE void add_rows(const Unpacked& panel, const Spread* x, int64_t stride, F4 (*totals)[2], int rows) {
-  switch (rows) {
-    case 6: add_group<kFormat, 6>(panel, x, stride, totals); break;
-    case 5: add_group<kFormat, 5>(panel, x, stride, totals); break;
-    case 4: add_group<kFormat, 4>(panel, x, stride, totals); break;
-    case 3: add_group<kFormat, 3>(panel, x, stride, totals); break;
-    case 2: add_group<kFormat, 2>(panel, x, stride, totals); break;
-    default: add_group<kFormat, 1>(panel, x, stride, totals); break;
-  }
+using Group = void (*)(const uint8_t* from, const Spread* x, F4 (*totals)[2]);
+
+template <Format kFormat, int... kLess>
+constexpr std::array<Group, kGroupRows> groups_of(std::integer_sequence<int, kLess...>) {
+  return {add_group<kFormat, kLess + 1>...};
 }
+
+// For one row, for two, and so on.
+template <Format kFormat>
+static constexpr auto kOfRows = groups_of<kFormat>(std::make_integer_sequence<int, kGroupRows>());
 
 template <Format kFormat, int kPanels>
 static void baseline_tile(const LinearJob& job, int64_t panel, int64_t row, int rows) {
   const int64_t num_blocks = job.columns / kBlock, panel_bytes = num_blocks * Block<kFormat>::kBytes;
-  const Spread* x = spread(job) + row * num_blocks;
   F4 totals[kPanels][kTileRows][2];
   std::memset(totals, 0, sizeof(totals));
-  const int groups = (rows + kGroupRows - 1) / kGroupRows, least = rows / groups, larger = rows % groups;
+  const int groups = (rows + kGroupRows - 1) / kGroupRows;  // of much the same size
   for (int64_t b = 0; b < num_blocks; ++b) {
-    Unpacked unpacked[kPanels];
-    for (int p = 0; p < kPanels; ++p) {
-      const Block<kFormat> block{job.weights + (panel + p) * panel_bytes + b * Block<kFormat>::kBytes};
+    const uint8_t* block = job.weights + panel * panel_bytes + b * Block<kFormat>::kBytes;
+    for (int p = 0; p < kPanels; ++p)
       for (int line = 0; line < Block<kFormat>::kBytes; line += 64)  // the same place of the panels that come next
-        __builtin_prefetch(block.from + kPanels * panel_bytes + line);
-      unpack(block, unpacked[p]);
-    }
+        __builtin_prefetch(block + (kPanels + p) * panel_bytes + line);
+    const Spread* x = spread(job, b, row);
     for (int group = 0, r = 0; group < groups; ++group) {
-      const int count = least + (group < larger);
-      for (int p = 0; p < kPanels; ++p)
-        add_rows<kFormat>(unpacked[p], x + b + r * num_blocks, num_blocks, totals[p] + r, count);
+      const int count = (rows + group) / groups;
+      for (int p = 0; p < kPanels; ++p) kOfRows<kFormat>[count - 1](block + p * panel_bytes, x + r, totals[p] + r);
       r += count;
     }
   }

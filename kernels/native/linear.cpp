@@ -133,7 +133,7 @@ void PackedMatrix::multiply(
     void* whole = scratch(0, in.rows * row_bytes);
     auto* scales = static_cast<float*>(scratch(1, 2 * in.rows * blocks * 4));
     QuantizeJob quantize{in.x, in.type, in.stride, columns_, nullptr, nullptr, scales, scales + in.rows * blocks,
-        format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0};
+        format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0, in.rows};
     (wide == 2 ? reinterpret_cast<void*&>(quantize.q16) : reinterpret_cast<void*&>(quantize.q8)) = whole;
     for_ranges(in.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1)),
         [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
@@ -141,6 +141,7 @@ void PackedMatrix::multiply(
     job.q16 = quantize.q16;
     job.scales = quantize.scales;
     job.sums = quantize.sums;
+    job.rows = in.rows;
   }
 
   // A multiple of what the kernels of either kind take at once.

@@ -21,6 +21,7 @@ struct QuantizeJob {
   float* sums;     // [rows, blocks]: scale * sum of the whole numbers * sum_factor
   float sum_factor;
   bool even_first;  // q16 for 4-bit weights: of each four columns the even ones stand first
+  int64_t rows;
 };
 
 struct LinearJob {
@@ -34,6 +35,7 @@ struct LinearJob {
   const int16_t* q16;
   const float* scales;
   const float* sums;
+  int64_t rows;
   const void* bias;  // or null
   DType bias_type;
   void* y;

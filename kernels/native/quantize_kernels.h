@@ -106,7 +106,7 @@ static void quantize_row(const QuantizeJob& job, int64_t row) {
       std::memcpy(job.q8 + place, &bytes, 32);
     }
 #else
-    Spread& to = spread(job)[row * blocks + b];
+    Spread& to = *spread(job, b, row);
     for (int i = 0; i < 2; ++i) put_halves(halves[i], job.even_first, to.pairs + 8 * i);
 #endif
     const int total = total_of((whole[0] + whole[1]) + (whole[2] + whole[3]));

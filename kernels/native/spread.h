@@ -16,11 +16,11 @@ struct Spread {
   F4 sum;
 };
 
-// It stands in place of numbers of 8 or of 16 bits: [rows, blocks].
+// They stand in place of numbers of 8 or of 16 bits: [blocks, rows], so that rows of one block follow each other.
 template <class Job>
-GRAFTLM_INLINE Spread* spread(const Job& job) {
+GRAFTLM_INLINE Spread* spread(const Job& job, int64_t block, int64_t row) {
   const void* at = job.q8 ? static_cast<const void*>(job.q8) : job.q16;
-  return static_cast<Spread*>(const_cast<void*>(at));
+  return static_cast<Spread*>(const_cast<void*>(at)) + block * job.rows + row;
 }
 
 GRAFTLM_INLINE void put_spread(S8 numbers, S8* to) {
