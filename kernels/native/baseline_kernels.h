@@ -79,16 +79,31 @@ GRAFTLM_INLINE Scales scales_of(const Block<kFormat>& block, int half) {
   return found;
 }
 
+// Whether there is none that ends a number's range; not known without an instruction for it.
 template <Format kFormat>
+GRAFTLM_INLINE bool are_finite(const Block<kFormat>& block) {
+#if defined(__SSE2__)
+  const __m128i largest = _mm_set1_epi16(0x7c00);
+  __m128i found = _mm_cmpeq_epi16(_mm_and_si128(load16<__m128i>(block.from), largest), largest);
+  if constexpr (kFormat == Format::q4_1)
+    found = _mm_or_si128(found, _mm_cmpeq_epi16(_mm_and_si128(load16<__m128i>(block.from + 16), largest), largest));
+  return !_mm_movemask_epi8(found);
+#else
+  return false;
+#endif
+}
+
+template <bool kFinite>
+GRAFTLM_INLINE void load_halves(const uint8_t* from, F4& low, F4& high) {
+  const S8 zeros = {}, halves = load16<S8>(from);
+  low = from_halves<kFinite>(__builtin_shufflevector(zeros, halves, 0, 8, 1, 9, 2, 10, 3, 11));
+  high = from_halves<kFinite>(__builtin_shufflevector(zeros, halves, 4, 12, 5, 13, 6, 14, 7, 15));
+}
+
+template <bool kFinite, Format kFormat>
 GRAFTLM_INLINE void load_scales(const Block<kFormat>& block, Scales* to) {
-  const V8 scales = block.scales();
-  std::memcpy(&to[0].scale, &scales, 16);
-  std::memcpy(&to[1].scale, reinterpret_cast<const char*>(&scales) + 16, 16);
-  if constexpr (kFormat == Format::q4_1) {
-    const V8 minima = block.minima();
-    std::memcpy(&to[0].minimum, &minima, 16);
-    std::memcpy(&to[1].minimum, reinterpret_cast<const char*>(&minima) + 16, 16);
-  }
+  load_halves<kFinite>(block.from, to[0].scale, to[1].scale);
+  if constexpr (kFormat == Format::q4_1) load_halves<kFinite>(block.from + 16, to[0].minimum, to[1].minimum);
 }
 
 // Adds a block's part to the totals of four outputs: whole numbers times both scales, and what a minimum adds.
@@ -144,7 +159,8 @@ static void baseline_row(const LinearJob& job, int64_t panel, int64_t row) {
       for (int half = 0; half < 2; ++half) sums[half] += (higher[half] >> 8) + (middle[half] >> 4);
     }
     Scales scales[2];
-    load_scales(block, scales);
+    if (are_finite(block)) [[likely]] load_scales<true>(block, scales);
+    else load_scales<false>(block, scales);
     for (int half = 0; half < 2; ++half) totals[half] = scaled<kFormat>(totals[half], sums[half], scales[half], *x);
   }
   V8 found;

@@ -89,14 +89,17 @@ GRAFTLM_INLINE V8 load(const Bf16* from) {
   return value;
 }
 
-// Four halves, each in the upper part of a word whose lower part is zero. As `to_float` of one.
+// Four halves, each in the upper part of a word whose lower part is zero. As `to_float` of one, unless it is known
+// that all are finite.
+template <bool kFinite = false>
 GRAFTLM_INLINE F4 from_halves(S8 words) {
   using U4 = uint32_t __attribute__((vector_size(16)));
   // The sign goes three places down with the rest, and is drawn out on its way.
-  I4 bits = (reinterpret_cast<I4>(words) >> 3) & static_cast<int32_t>(0x8fffffffu);
+  const I4 bits = (reinterpret_cast<I4>(words) >> 3) & static_cast<int32_t>(0x8fffffffu);
+  const F4 value = reinterpret_cast<F4>(bits) * 0x1p112f;
+  if (kFinite) return value;
   // All ones where half's largest exponent stands.
   const I4 endless = (bits & 0x7fffffff) > 0x0f7fffff;
-  const F4 value = reinterpret_cast<F4>(bits) * 0x1p112f;
   return reinterpret_cast<F4>(reinterpret_cast<U4>(value) | (reinterpret_cast<U4>(endless) & (0xffu << 23)));
 }
 
