@@ -81,7 +81,7 @@ GRAFTLM_INLINE Scales scales_of(const Block<kFormat>& block, int half) {
 
 // Whether there is none that ends a number's range; not known without an instruction for it.
 template <Format kFormat>
-GRAFTLM_INLINE bool are_finite(const Block<kFormat>& block) {
+GRAFTLM_INLINE bool are_finite([[maybe_unused]] const Block<kFormat>& block) {
 #if defined(__SSE2__)
   const __m128i largest = _mm_set1_epi16(0x7c00);
   __m128i found = _mm_cmpeq_epi16(_mm_and_si128(load16<__m128i>(block.from), largest), largest);
