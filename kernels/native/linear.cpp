@@ -17,6 +17,10 @@ constexpr int64_t kUnitWork = 64 << 10;
 constexpr int64_t kOwnOutputs = 256, kOwnActivations = 32 << 10;
 // Activations of a unit should stay in a core's second cache while the panels pass by.
 constexpr int64_t kRowBytes = 128 << 10;
+// A multiple of what the kernels of either kind take at once.
+constexpr int64_t kRows = 24;
+// Spread activations take several times their numbers' bytes; a batch that would take more comes in parts.
+constexpr int64_t kSpreadBytes = 16 << 20;
 
 PackedMatrix::PackedMatrix(Format format, int64_t outputs, int64_t columns)
     : format_(format), outputs_(outputs), columns_(columns) {
@@ -99,6 +103,15 @@ void PackedMatrix::multiply(
     const LinearInput& in, const void* bias, DType bias_type, const LinearOutput& out) const {
   if (in.rows <= 0 || outputs_ == 0) return;
   const Path& path = current_path();
+  if (path.spread_bytes && !is_float(format_)) {
+    const int64_t row_bytes = std::max<int64_t>(steps() * path.spread_bytes, 1);
+    const int64_t most = std::max(kRows, kSpreadBytes / row_bytes / kRows * kRows);
+    for (int64_t row = 0; in.rows > most && row < in.rows; row += most) {
+      const LinearInput part{at(in.x, row * in.stride, in.type), in.type, in.stride, std::min(most, in.rows - row)};
+      multiply(part, bias, bias_type, {at(out.y, row * out.stride, out.type), out.type, out.stride});
+    }
+    if (in.rows > most) return;
+  }
   LinearJob job{};
   job.weights = memory_.data();
   job.format = format_;
@@ -111,7 +124,7 @@ void PackedMatrix::multiply(
   job.y_stride = out.stride;
   int64_t row_bytes = columns_ * 4;
   QuantizeJob quantize{in.x, in.type, in.stride, columns_, nullptr, wide_ || format_ == Format::q8_0,
-      format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0};
+      format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0, in.rows};
   bool each_its_own = false;
   if (is_float(format_)) {
     job.x = static_cast<const float*>(in.x);
@@ -126,23 +139,25 @@ void PackedMatrix::multiply(
     }
   } else {
     job.wide = quantize.wide;
-    row_bytes = columns_ / kBlock * activation_bytes(job.wide);
-    each_its_own = in.rows * columns_ <= kOwnActivations && outputs_ >= kOwnOutputs * num_threads();
+    job.rows = in.rows;
+    row_bytes = columns_ / kBlock * (path.spread_bytes ? path.spread_bytes : activation_bytes(job.wide));
+    each_its_own = !path.spread_bytes && in.rows * columns_ <= kOwnActivations &&
+                   outputs_ >= kOwnOutputs * num_threads();
     if (!each_its_own) {
       job.blocks = quantize.blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
-      for_ranges(in.rows, std::max<int64_t>(1, 4096 / std::max<int64_t>(columns_, 1)),
+      const int64_t share = path.spread_bytes ? 2400 : 4096;  // of numbers: spreading them takes longer
+      for_ranges(in.rows, std::max<int64_t>(1, share / std::max<int64_t>(columns_, 1)),
           [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
     }
   }
 
-  // A multiple of what the kernels of either kind take at once.
-  constexpr int64_t kRows = 24;
   const int64_t fitting = std::max(kRows, kRowBytes / std::max<int64_t>(row_bytes, 1) / kRows * kRows);
   const int64_t row_chunks = (in.rows + fitting - 1) / fitting;
   const int64_t row_step = ((in.rows + row_chunks - 1) / row_chunks + kRows - 1) / kRows * kRows;
-  // Integer kernels take panels in pairs.
+  // Integer kernels take panels in pairs; units of one size leave no thread with one more to do than the others.
   const int64_t pair_work = 2 * std::min(row_step, in.rows) * columns_ * panel_outputs(format_);
-  const int64_t panel_step = 2 * std::max<int64_t>(1, kUnitWork / std::max<int64_t>(pair_work, 1));
+  const int64_t pairs = (panels_ + 1) / 2, most = std::max<int64_t>(1, kUnitWork / std::max<int64_t>(pair_work, 1));
+  const int64_t chunks = (pairs + most - 1) / most, panel_step = 2 * ((pairs + chunks - 1) / chunks);
   const int64_t panel_chunks = (panels_ + panel_step - 1) / panel_step;
   auto begin = [&](int64_t unit) {
     if (!each_its_own) return job;

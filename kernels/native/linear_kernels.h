@@ -3,6 +3,7 @@
 // Panels of outputs are independent; rows are taken a few at a time so that unpacked weights serve all of them.
 #pragma once
 
+#include "baseline_kernels.h"
 #include "block_sums.h"
 #include "pair_kernels.h"
 #include "put.h"
@@ -81,6 +82,8 @@ static void float_panel(const LinearJob& job, int64_t panel, int64_t row, int64_
   }
 }
 
+#if GRAFTLM_USE_AVX2
+
 // One row waits for memory alone. Bytes between what it reads and what it asks for, which lies right behind.
 constexpr int64_t kAhead = 2048;
 
@@ -151,6 +154,15 @@ static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end
     for (; panel + 2 <= panel_end; panel += 2) integer_panels<kFormat, kWide, 2>(job, panel, row, row_end);
   for (; panel < panel_end; ++panel) integer_panels<kFormat, kWide, 1>(job, panel, row, row_end);
 }
+
+#else
+
+template <Format kFormat, bool>
+static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
+  baseline_range<kFormat>(job, panel, panel_end, row, row_end);
+}
+
+#endif
 
 template <Format kFormat>
 static void four_bit_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {

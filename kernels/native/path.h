@@ -22,6 +22,7 @@ struct QuantizeJob {
   bool wide;
   float sum_factor;
   bool even_first;  // wide, for 4-bit weights: of each four columns the even ones stand first
+  int64_t rows;
 };
 
 struct LinearJob {
@@ -33,6 +34,7 @@ struct LinearJob {
   int64_t x_stride;
   const uint8_t* blocks;  // integer weights: see QuantizeJob
   bool wide;              // always for 8-bit weights
+  int64_t rows;           // of them
   const void* bias;  // or null
   DType bias_type;
   void* y;
@@ -183,6 +185,8 @@ struct Path {
   // activations in 16 bits or 8; and memory read in order.
   int64_t (*peak)(bool wide, int64_t rounds);
   int64_t (*read_through)(const void* from, int64_t bytes);
+  // Of a block of activations, where the path keeps them in an order of its own instead of as 8-bit or 16-bit numbers.
+  int64_t spread_bytes = 0;
 };
 
 const Path& generic_path();
