@@ -86,7 +86,8 @@ def make_matrices(format: str, outputs: int, inputs: int) -> list[PackedWeight]:
     """Pack copies of one random matrix, enough of them to be cold when their turn comes."""
     code, block_bytes = BLOCK_FORMATS[format]
     blocks = torch.randint(0, 256, (outputs * inputs // BLOCK_COLUMNS, block_bytes), dtype=torch.uint8)
-    blocks[:, :2] = torch.full((len(blocks), 1), 0.01, dtype=torch.float16).view(torch.uint8)
+    for place in range(0, 4 if format == "Q4_1" else 2, 2):  # scales, and minima, as a file has them: all finite
+        blocks[:, place : place + 2] = torch.full((len(blocks), 1), 0.01, dtype=torch.float16).view(torch.uint8)
     rows = blocks.view(outputs, -1)
     count = min(max(1, COLD_BYTES // rows.numel()), 1024)
     matrices = [PackedWeight(code, output_size=outputs, input_size=inputs) for _ in range(count)]

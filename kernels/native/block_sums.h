@@ -27,10 +27,18 @@ struct Block {
 template <bool kWide>
 using Whole = std::conditional_t<kWide, int16_t, int8_t>;
 
+// Numbers from one block to the next, with room for the block's scale and sum.
+template <bool kWide>
+constexpr int kBlockStep = kBlock + 8 / sizeof(Whole<kWide>);
+
 template <bool kWide>
 GRAFTLM_INLINE const Whole<kWide>* whole_row(const LinearJob& job, int64_t row) {
-  if constexpr (kWide) return job.q16 + row * job.columns;
-  else return job.q8 + row * job.columns;
+  return reinterpret_cast<const Whole<kWide>*>(job.blocks) + row * (job.columns / kBlock) * kBlockStep<kWide>;
+}
+
+template <bool kWide>
+GRAFTLM_INLINE const float* scale_and_sum(const Whole<kWide>* block) {
+  return reinterpret_cast<const float*>(block + kBlock);
 }
 
 #if GRAFTLM_USE_AVX2
@@ -121,67 +129,6 @@ GRAFTLM_INLINE void block_sums(
     const __m256i ones = _mm256_set1_epi16(1);
     for (int p = 0; p < kPanels; ++p)
       for (int r = 0; r < kRows; ++r) found[p][r] = _mm256_cvtepi32_ps(_mm256_madd_epi16(sums[p][r], ones));
-  }
-}
-
-#else
-
-// Four bytes, four times.
-GRAFTLM_INLINE S8 broadcast4(const void* from) {
-  int32_t four;
-  std::memcpy(&four, from, 4);
-  return reinterpret_cast<S8>(I4{four, four, four, four});
-}
-
-// Four outputs lie in the first 16 bytes and four in the second.
-template <Format kFormat, bool kWide, int kRows, int kPanels>
-GRAFTLM_INLINE void block_sums(
-    const Block<kFormat>* blocks, const Whole<kWide>* const* x, int64_t column, V8 (*found)[kRows]) {
-  using U8 = uint16_t __attribute__((vector_size(16)));
-  using Bytes = int8_t __attribute__((vector_size(8)));
-  for (int p = 0; p < kPanels; ++p) {
-    const uint8_t* weights = blocks[p].weights();
-    I4 low[kRows] = {}, high[kRows] = {};
-    auto add = [&](const S8& first, const S8& second, const S8& numbers, int r) {
-      low[r] += pair_products(first, numbers);
-      in_order(low[r]);
-      high[r] += pair_products(second, numbers);
-      in_order(high[r]);
-    };
-    if constexpr (kFormat == Format::q8_0) {
-#pragma GCC unroll 4
-      for (int k = 0; k < 16; ++k) {
-        Bytes first, second;
-        std::memcpy(&first, weights + 16 * k, 8);
-        std::memcpy(&second, weights + 16 * k + 8, 8);
-        const S8 a = __builtin_convertvector(first, S8), b = __builtin_convertvector(second, S8);
-        for (int r = 0; r < kRows; ++r) add(a, b, broadcast4(x[r] + column + 2 * k), r);
-      }
-    } else {
-      // Of each four columns the even ones, then the odd ones: 16-bit activations lie so, 8-bit ones are drawn apart.
-#pragma GCC unroll 8
-      for (int half = 0; half < 8; ++half) {
-        U8 first, second;
-        std::memcpy(&first, weights + 32 * (half / 2), 16);
-        std::memcpy(&second, weights + 32 * (half / 2) + 16, 16);
-        const int shift = half % 2 ? 4 : 0;
-        const S8 even[2]{reinterpret_cast<S8>((first >> shift) & 15), reinterpret_cast<S8>((second >> shift) & 15)};
-        const S8 odd[2]{
-            reinterpret_cast<S8>((first >> (shift + 8)) & 15), reinterpret_cast<S8>((second >> (shift + 8)) & 15)};
-        for (int r = 0; r < kRows; ++r) {
-          const Whole<kWide>* from = x[r] + column + 4 * half;
-          const S8 both = broadcast4(from);
-          add(even[0], even[1], kWide ? both : (both << 8) >> 8, r);
-          add(odd[0], odd[1], kWide ? broadcast4(from + 2) : both >> 8, r);
-        }
-      }
-    }
-    for (int r = 0; r < kRows; ++r) {
-      I8 sums;
-      std::memcpy(&sums, &low[r], 16);
-      std::memcpy(reinterpret_cast<char*>(&sums) + 16, &high[r], 16);
-      found[p][r] = __builtin_convertvector(sums, V8);
-    }
   }
 }
 

@@ -1,10 +1,7 @@
 // Packing, and how one multiplication is shared by the threads.
 #include "linear.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -15,8 +12,15 @@ namespace graftlm {
 
 // Multiply-adds of a unit of work: fewer would cost more to claim than to do, and a thread waits for the last one.
 constexpr int64_t kUnitWork = 64 << 10;
+// Outputs of each thread that are so many times the work of making whole numbers of all activations, and activations
+// that are no more than this: each thread makes its own, which costs less than to meet and to fetch the others'.
+constexpr int64_t kOwnOutputs = 256, kOwnActivations = 32 << 10;
 // Activations of a unit should stay in a core's second cache while the panels pass by.
 constexpr int64_t kRowBytes = 128 << 10;
+// A multiple of what the kernels of either kind take at once.
+constexpr int64_t kRows = 24;
+// Spread activations take several times their numbers' bytes; a batch that would take more comes in parts.
+constexpr int64_t kSpreadBytes = 16 << 20;
 
 PackedMatrix::PackedMatrix(Format format, int64_t outputs, int64_t columns)
     : format_(format), outputs_(outputs), columns_(columns) {
@@ -27,18 +31,12 @@ PackedMatrix::PackedMatrix(Format format, int64_t outputs, int64_t columns)
   const int64_t lanes = panel_outputs(format);
   panels_ = (outputs + lanes - 1) / lanes;
   bytes_ = panels_ * steps() * panel_step_bytes(format);
-  // Zeros that take memory only where they are written.
-  void* memory = mmap(nullptr, static_cast<size_t>(std::max<int64_t>(bytes_, 1)), PROT_READ | PROT_WRITE,
-      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  memory_ = static_cast<uint8_t*>(memory);
+  memory_ = WeightMemory(bytes_);
 }
-
-PackedMatrix::~PackedMatrix() { munmap(memory_, static_cast<size_t>(std::max<int64_t>(bytes_, 1))); }
 
 uint8_t* PackedMatrix::step_of(int64_t output, int64_t step) const {
   const int64_t panel = output / panel_outputs(format_);
-  return memory_ + (panel * steps() + step) * panel_step_bytes(format_);
+  return memory_.data() + (panel * steps() + step) * panel_step_bytes(format_);
 }
 
 // Offset, in bytes, of a block's weights behind its scales and minima.
@@ -114,8 +112,17 @@ void PackedMatrix::multiply(
     const LinearInput& in, const void* bias, DType bias_type, const LinearOutput& out) const {
   if (in.rows <= 0 || outputs_ == 0) return;
   const Path& path = current_path();
+  if (path.spread_bytes && !is_float(format_)) {
+    const int64_t row_bytes = std::max<int64_t>(steps() * path.spread_bytes, 1);
+    const int64_t most = std::max(kRows, kSpreadBytes / row_bytes / kRows * kRows);
+    for (int64_t row = 0; in.rows > most && row < in.rows; row += most) {
+      const LinearInput part{at(in.x, row * in.stride, in.type), in.type, in.stride, std::min(most, in.rows - row)};
+      multiply(part, bias, bias_type, {at(out.y, row * out.stride, out.type), out.type, out.stride});
+    }
+    if (in.rows > most) return;
+  }
   LinearJob job{};
-  job.weights = memory_;
+  job.weights = memory_.data();
   job.format = format_;
   job.outputs = outputs_;
   job.columns = columns_;
@@ -125,6 +132,9 @@ void PackedMatrix::multiply(
   job.y_type = out.type;
   job.y_stride = out.stride;
   int64_t row_bytes = columns_ * 4;
+  QuantizeJob quantize{in.x, in.type, in.stride, columns_, nullptr, wide_ || format_ == Format::q8_0,
+      format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0, in.rows};
+  bool each_its_own = false;
   if (is_float(format_)) {
     job.x = static_cast<const float*>(in.x);
     job.x_stride = in.stride;
@@ -137,33 +147,45 @@ void PackedMatrix::multiply(
       job.x_stride = columns_;
     }
   } else {
-    const int64_t blocks = columns_ / kBlock, wide = wide_ || format_ == Format::q8_0 ? 2 : 1;
-    row_bytes = columns_ * wide;
-    void* whole = scratch(0, in.rows * row_bytes);
-    auto* scales = static_cast<float*>(scratch(1, 2 * in.rows * blocks * 4));
-    QuantizeJob quantize{in.x, in.type, in.stride, columns_, nullptr, nullptr, scales, scales + in.rows * blocks,
-        format_ == Format::q4_0 ? -8.0f : 1.0f, format_ != Format::q8_0};
-    (wide == 2 ? reinterpret_cast<void*&>(quantize.q16) : reinterpret_cast<void*&>(quantize.q8)) = whole;
-    for_ranges(in.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1)),
-        [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
-    job.q8 = quantize.q8;
-    job.q16 = quantize.q16;
-    job.scales = quantize.scales;
-    job.sums = quantize.sums;
+    job.wide = quantize.wide;
+    job.rows = in.rows;
+    row_bytes = columns_ / kBlock * (path.spread_bytes ? path.spread_bytes : activation_bytes(job.wide));
+    each_its_own = !path.spread_bytes && in.rows * columns_ <= kOwnActivations &&
+                   outputs_ >= kOwnOutputs * num_threads();
+    if (!each_its_own) {
+      job.blocks = quantize.blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
+      const int64_t share = path.spread_bytes ? 2400 : 4096;  // of numbers: spreading them takes longer
+      for_ranges(in.rows, std::max<int64_t>(1, share / std::max<int64_t>(columns_, 1)),
+          [&](int64_t begin, int64_t end) { path.quantize(quantize, begin, end); });
+    }
   }
 
-  // A multiple of what the kernels of either kind take at once.
-  constexpr int64_t kRows = 24;
   const int64_t fitting = std::max(kRows, kRowBytes / std::max<int64_t>(row_bytes, 1) / kRows * kRows);
   const int64_t row_chunks = (in.rows + fitting - 1) / fitting;
   const int64_t row_step = ((in.rows + row_chunks - 1) / row_chunks + kRows - 1) / kRows * kRows;
-  // Integer kernels take panels in pairs.
+  // Integer kernels take panels in pairs; units of one size leave no thread with one more to do than the others.
   const int64_t pair_work = 2 * std::min(row_step, in.rows) * columns_ * panel_outputs(format_);
-  const int64_t panel_step = 2 * std::max<int64_t>(1, kUnitWork / std::max<int64_t>(pair_work, 1));
+  const int64_t pairs = (panels_ + 1) / 2, most = std::max<int64_t>(1, kUnitWork / std::max<int64_t>(pair_work, 1));
+  const int64_t chunks = (pairs + most - 1) / most, panel_step = 2 * ((pairs + chunks - 1) / chunks);
   const int64_t panel_chunks = (panels_ + panel_step - 1) / panel_step;
-  for_shares(panel_chunks * row_chunks, [&](int64_t unit) {
+  auto begin = [&](int64_t unit) {
+    if (!each_its_own) return job;
+    LinearJob own = job;
+    QuantizeJob alone = quantize;
+    own.blocks = alone.blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
+    // The first panels come from memory meanwhile; from there on kernels ask ahead.
+    const int64_t panel_bytes = steps() * panel_step_bytes(format_), first = unit % panel_chunks * panel_step;
+    const int64_t ahead = std::min<int64_t>(std::min<int64_t>(2, panels_ - first) * panel_bytes / in.rows, 1024);
+    const uint8_t* weights = job.weights + first * panel_bytes;
+    for (int64_t row = 0; row < in.rows; ++row) {
+      for (int64_t line = row * ahead; line < (row + 1) * ahead; line += 64) __builtin_prefetch(weights + line);
+      path.quantize(alone, row, row + 1);
+    }
+    return own;
+  };
+  for_shares(panel_chunks * row_chunks, begin, [&](const LinearJob& own, int64_t unit) {
     const int64_t row = unit / panel_chunks * row_step, panel = unit % panel_chunks * panel_step;
-    path.linear(job, panel, std::min(panel + panel_step, panels_), row, std::min(row + row_step, in.rows));
+    path.linear(own, panel, std::min(panel + panel_step, panels_), row, std::min(row + row_step, in.rows));
   });
 }
 

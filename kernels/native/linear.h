@@ -2,6 +2,7 @@
 #pragma once
 
 #include "path.h"
+#include "weight_memory.h"
 
 namespace graftlm {
 
@@ -22,7 +23,6 @@ class PackedMatrix {
  public:
   // Weights start as zeros; integer formats need whole blocks of 32 columns.
   PackedMatrix(Format format, int64_t outputs, int64_t columns);
-  ~PackedMatrix();
   PackedMatrix(const PackedMatrix&) = delete;
   PackedMatrix& operator=(const PackedMatrix&) = delete;
 
@@ -54,7 +54,7 @@ class PackedMatrix {
   int64_t columns_;
   int64_t panels_;
   int64_t bytes_;
-  uint8_t* memory_;
+  WeightMemory memory_;
 };
 
 }  // namespace graftlm

@@ -3,6 +3,7 @@
 // Panels of outputs are independent; rows are taken a few at a time so that unpacked weights serve all of them.
 #pragma once
 
+#include "baseline_kernels.h"
 #include "block_sums.h"
 #include "pair_kernels.h"
 #include "put.h"
@@ -81,6 +82,8 @@ static void float_panel(const LinearJob& job, int64_t panel, int64_t row, int64_
   }
 }
 
+#if GRAFTLM_USE_AVX2
+
 // One row waits for memory alone. Bytes between what it reads and what it asks for, which lies right behind.
 constexpr int64_t kAhead = 2048;
 
@@ -90,8 +93,6 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
   if constexpr (kPanels == 2) return pair_tile<kFormat, kWide, kRows>(job, panel, row);
 #endif
   const int64_t num_blocks = job.columns / kBlock;
-  const float* scales = job.scales + row * num_blocks;
-  const float* sums = job.sums + row * num_blocks;
   Block<kFormat> blocks[kPanels];
   for (int p = 0; p < kPanels; ++p) blocks[p].from = job.weights + (panel + p) * num_blocks * Block<kFormat>::kBytes;
   const Whole<kWide>* x[kRows];
@@ -107,13 +108,13 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
           __builtin_prefetch(blocks[p].from + kPanels * num_blocks * Block<kFormat>::kBytes + line);
     }
     V8 found[kPanels][kRows];
-    block_sums<kFormat, kWide, kRows, kPanels>(blocks, x, b * kBlock, found);
+    block_sums<kFormat, kWide, kRows, kPanels>(blocks, x, 0, found);
     for (int p = 0; p < kPanels; ++p) {
       const V8 scale = blocks[p].scales();
       for (int r = 0; r < kRows; ++r) {
-        const V8 x_scale = set1(scales[r * num_blocks + b]);
+        const V8 x_scale = set1(scale_and_sum<kWide>(x[r])[0]);
         if constexpr (kFormat == Format::q4_0) {  // a minimum of -8 scales, which the sums already carry
-          totals[p][r] = fma(scale, fma(found[p][r], x_scale, set1(sums[r * num_blocks + b])), totals[p][r]);
+          totals[p][r] = fma(scale, fma(found[p][r], x_scale, set1(scale_and_sum<kWide>(x[r])[1])), totals[p][r]);
         } else {
           totals[p][r] = fma(found[p][r], scale * x_scale, totals[p][r]);
         }
@@ -121,10 +122,11 @@ static void integer_tile(const LinearJob& job, int64_t panel, int64_t row) {
       if constexpr (kFormat == Format::q4_1) {
         const V8 minimum = blocks[p].minima();
         for (int r = 0; r < kRows; ++r)
-          totals[p][r] = fma(minimum, set1(sums[r * num_blocks + b]), totals[p][r]);
+          totals[p][r] = fma(minimum, set1(scale_and_sum<kWide>(x[r])[1]), totals[p][r]);
       }
       blocks[p].from += Block<kFormat>::kBytes;
     }
+    for (int r = 0; r < kRows; ++r) x[r] += kBlockStep<kWide>;
   }
   for (int p = 0; p < kPanels; ++p)
     for (int r = 0; r < kRows; ++r) put(job, row + r, (panel + p) * 8, totals[p][r], job.outputs - (panel + p) * 8);
@@ -153,9 +155,18 @@ static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end
   for (; panel < panel_end; ++panel) integer_panels<kFormat, kWide, 1>(job, panel, row, row_end);
 }
 
+#else
+
+template <Format kFormat, bool>
+static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
+  baseline_range<kFormat>(job, panel, panel_end, row, row_end);
+}
+
+#endif
+
 template <Format kFormat>
 static void four_bit_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
-  job.q16 ? integer_range<kFormat, true>(job, panel, panel_end, row, row_end)
+  job.wide ? integer_range<kFormat, true>(job, panel, panel_end, row, row_end)
           : integer_range<kFormat, false>(job, panel, panel_end, row, row_end);
 }
 

@@ -31,7 +31,7 @@ GRAFTLM_INLINE void pair_sums(
     for (int r = 0; r < kRows; ++r) sums[part][r] = _mm512_setzero_si512();
   const uint8_t *low = blocks[0].weights(), *high = blocks[1].weights();
   if constexpr (kFormat == Format::q8_0) {
-#pragma GCC unroll 4
+#pragma GCC unroll 16  // whole, or `sums` would lie in memory
     for (int k = 0; k < 16; ++k) {
       const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(low + 16 * k));
       const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(high + 16 * k));
@@ -84,8 +84,6 @@ GRAFTLM_INLINE __m512 halves(const uint8_t* low, const uint8_t* high) {
 template <Format kFormat, bool kWide, int kRows>
 static void pair_tile(const LinearJob& job, int64_t panel, int64_t row) {
   const int64_t num_blocks = job.columns / kBlock, panel_bytes = num_blocks * Block<kFormat>::kBytes;
-  const float* scales = job.scales + row * num_blocks;
-  const float* sums = job.sums + row * num_blocks;
   Block<kFormat> blocks[2]{{job.weights + panel * panel_bytes}, {job.weights + (panel + 1) * panel_bytes}};
   const Whole<kWide>* x[kRows];
   for (int r = 0; r < kRows; ++r) x[r] = whole_row<kWide>(job, row + r);
@@ -96,12 +94,12 @@ static void pair_tile(const LinearJob& job, int64_t panel, int64_t row) {
       for (int line = 0; line < Block<kFormat>::kBytes; line += 64)
         __builtin_prefetch(block.from + 2 * panel_bytes + line);
     __m512 found[kRows];
-    pair_sums<kFormat, kWide, kRows>(blocks, x, b * kBlock, found);
+    pair_sums<kFormat, kWide, kRows>(blocks, x, 0, found);
     const __m512 scale = halves(blocks[0].from, blocks[1].from);
     for (int r = 0; r < kRows; ++r) {
-      const __m512 x_scale = _mm512_set1_ps(scales[r * num_blocks + b]);
+      const __m512 x_scale = _mm512_set1_ps(scale_and_sum<kWide>(x[r])[0]);
       if constexpr (kFormat == Format::q4_0) {
-        const __m512 sum = _mm512_set1_ps(sums[r * num_blocks + b]);
+        const __m512 sum = _mm512_set1_ps(scale_and_sum<kWide>(x[r])[1]);
         totals[r] = _mm512_fmadd_ps(scale, _mm512_fmadd_ps(found[r], x_scale, sum), totals[r]);
       } else {
         totals[r] = _mm512_fmadd_ps(found[r], _mm512_mul_ps(scale, x_scale), totals[r]);
@@ -110,9 +108,10 @@ static void pair_tile(const LinearJob& job, int64_t panel, int64_t row) {
     if constexpr (kFormat == Format::q4_1) {
       const __m512 minimum = halves(blocks[0].from + 16, blocks[1].from + 16);
       for (int r = 0; r < kRows; ++r)
-        totals[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(sums[r * num_blocks + b]), totals[r]);
+        totals[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(scale_and_sum<kWide>(x[r])[1]), totals[r]);
     }
     for (Block<kFormat>& block : blocks) block.from += Block<kFormat>::kBytes;
+    for (int r = 0; r < kRows; ++r) x[r] += kBlockStep<kWide>;
   }
   for (int r = 0; r < kRows; ++r) {
     const int64_t output = panel * 8;

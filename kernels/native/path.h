@@ -9,18 +9,20 @@
 
 namespace graftlm {
 
-// Rows of activations as whole numbers: one scale per block of 32.
+// Activations as whole numbers lie in blocks: 32 of them in 16 bits or in 8, their scale, and scale * their sum *
+// `sum_factor`. One address then serves for all of it, and kernels need few registers for many rows.
+static inline int64_t activation_bytes(bool wide) { return (wide ? 2 : 1) * kBlock + 8; }
+
 struct QuantizeJob {
   const void* x;
   DType x_type;
   int64_t x_stride;
   int64_t columns;
-  int8_t* q8;      // [rows, columns], or null
-  int16_t* q16;    // [rows, columns], or null
-  float* scales;   // [rows, blocks]
-  float* sums;     // [rows, blocks]: scale * sum of the whole numbers * sum_factor
+  uint8_t* blocks;  // [rows, columns / 32]
+  bool wide;
   float sum_factor;
-  bool even_first;  // q16 for 4-bit weights: of each four columns the even ones stand first
+  bool even_first;  // wide, for 4-bit weights: of each four columns the even ones stand first
+  int64_t rows;
 };
 
 struct LinearJob {
@@ -30,10 +32,9 @@ struct LinearJob {
   int64_t columns;
   const float* x;  // float weights: [rows, columns]
   int64_t x_stride;
-  const int8_t* q8;  // integer weights, see QuantizeJob: one of the two, for 8-bit weights the second
-  const int16_t* q16;
-  const float* scales;
-  const float* sums;
+  const uint8_t* blocks;  // integer weights: see QuantizeJob
+  bool wide;              // always for 8-bit weights
+  int64_t rows;           // of them
   const void* bias;  // or null
   DType bias_type;
   void* y;
@@ -184,6 +185,8 @@ struct Path {
   // activations in 16 bits or 8; and memory read in order.
   int64_t (*peak)(bool wide, int64_t rounds);
   int64_t (*read_through)(const void* from, int64_t bytes);
+  // Of a block of activations, where the path keeps them in an order of its own instead of as 8-bit or 16-bit numbers.
+  int64_t spread_bytes = 0;
 };
 
 const Path& generic_path();

@@ -13,7 +13,7 @@ namespace graftlm {
 const Path& generic_path() {
   static constexpr Path path{"generic", generic::quantize, generic::linear, generic::rms_norm, generic::layer_norm,
       generic::silu_and_mul, generic::rotate, generic::write_cache, generic::attend, generic::sum, generic::relu, generic::best,
-      generic::peak, generic::read_through};
+      generic::peak, generic::read_through, sizeof(generic::Spread)};
   return path;
 }
 

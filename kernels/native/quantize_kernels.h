@@ -2,113 +2,111 @@
 #pragma once
 
 #include "path.h"
+#include "spread.h"
 #include "vec.h"
 
 namespace graftlm::GRAFTLM_PATH {
 
-using S16 = int16_t __attribute__((vector_size(32)));
-using Shorts = int16_t __attribute__((vector_size(16)));
-using B32 = int8_t __attribute__((vector_size(32)));
-
-GRAFTLM_INLINE I8 rounded(V8 value) {
 #if GRAFTLM_USE_AVX2
-  return reinterpret_cast<I8>(_mm256_cvtps_epi32(value));
-#else
-  const V8 shift = set1(12582912.0f);
-  return __builtin_convertvector((value + shift) - shift, I8);
-#endif
-}
+
+using S16 = int16_t __attribute__((vector_size(32)));
+using B32 = int8_t __attribute__((vector_size(32)));
 
 // Lanes of `a`, then of `b`, in half the bits; what would not fit does not occur.
 GRAFTLM_INLINE S16 narrow(I8 a, I8 b) {
-#if GRAFTLM_USE_AVX2
   const __m256i mixed = _mm256_packs_epi32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b));
   return reinterpret_cast<S16>(_mm256_permute4x64_epi64(mixed, 0xd8));
-#elif defined(__SSE2__)
-  __m128i in[4], out[2];
-  std::memcpy(in, &a, 32);
-  std::memcpy(in + 2, &b, 32);
-  for (int i = 0; i < 2; ++i) out[i] = _mm_packs_epi32(in[2 * i], in[2 * i + 1]);
-  S16 result;
-  std::memcpy(&result, out, 32);
-  return result;
-#else
-  const S16 x = reinterpret_cast<S16>(a), y = reinterpret_cast<S16>(b);  // the low halves are the even ones
-  return __builtin_shufflevector(x, y, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-#endif
 }
 
 GRAFTLM_INLINE B32 narrow(S16 a, S16 b) {
-#if GRAFTLM_USE_AVX2
   const __m256i mixed = _mm256_packs_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b));
   return reinterpret_cast<B32>(_mm256_permute4x64_epi64(mixed, 0xd8));
-#elif defined(__SSE2__)
-  __m128i in[4], out[2];
-  std::memcpy(in, &a, 32);
-  std::memcpy(in + 2, &b, 32);
-  for (int i = 0; i < 2; ++i) out[i] = _mm_packs_epi16(in[2 * i], in[2 * i + 1]);
-  B32 result;
-  std::memcpy(&result, out, 32);
-  return result;
-#else
-  const B32 x = reinterpret_cast<B32>(a), y = reinterpret_cast<B32>(b);
-  return __builtin_shufflevector(x, y, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40,
-      42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62);
-#endif
 }
 
 // Not by way of memory where one register holds it all: reading back what was just written waits for every store
 // before it, and those go to lines that other cores have read.
 GRAFTLM_INLINE void put_halves(S16 a, bool even_first, int16_t* to) {
-#if GRAFTLM_USE_AVX2
   if (even_first) a = __builtin_shufflevector(a, a, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
   std::memcpy(to, &a, 32);
-#else
-  Shorts parts[2];
-  std::memcpy(parts, &a, 32);
-  for (int i = 0; i < 2; ++i) {
-    if (even_first) parts[i] = __builtin_shufflevector(parts[i], parts[i], 0, 2, 1, 3, 4, 6, 5, 7);
-    std::memcpy(to + 8 * i, &parts[i], 16);
+}
+
+// Lane i is the result of all lanes of vector i, i below 4.
+template <class Join>
+GRAFTLM_INLINE __m128i across(const __m256i* v, Join join) {
+  const __m256i first = join(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+  const __m256i second = join(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+  const __m256i both = join(_mm256_unpacklo_epi64(first, second), _mm256_unpackhi_epi64(first, second));
+  const __m256i swapped = _mm256_permute2x128_si256(both, both, 1);
+  return _mm256_castsi256_si128(join(both, swapped));
+}
+
+// Up to four blocks side by side: they share divisions and sums across lanes.
+template <class X, bool kWide, int kCount>
+GRAFTLM_INLINE void quantize_blocks(const X* x, float sum_factor, bool even_first, uint8_t* to) {
+  constexpr float kSteps = kWide ? 32767.0f : 127.0f;
+  const __m256i positive = _mm256_set1_epi32(0x7fffffff);
+  __m256i largest[4], totals[4];
+  for (int i = 0; i < 4; ++i) {
+    const X* from = x + i % kCount * kBlock;
+    largest[i] = reinterpret_cast<__m256i>(load(from)) & positive;
+    for (int k = 8; k < kBlock; k += 8)
+      largest[i] = _mm256_max_epi32(largest[i], reinterpret_cast<__m256i>(load(from + k)) & positive);
   }
-#endif
+  const __m128i bits = across(largest, [](__m256i a, __m256i b) { return _mm256_max_epi32(a, b); });
+  const __m128 most = _mm_castsi128_ps(bits), steps = _mm_set1_ps(kSteps);
+  alignas(16) float inverse[4], scales[4], sums[4];
+  _mm_store_ps(inverse, _mm_and_ps(_mm_div_ps(steps, most), _mm_cmpgt_ps(most, _mm_setzero_ps())));
+  for (int i = 0; i < 4; ++i) {
+    const X* from = x + i % kCount * kBlock;
+    const __m256 all = _mm256_broadcast_ss(inverse + i);
+    __m256i whole[4];
+    for (int k = 0; k < 4; ++k) whole[k] = _mm256_cvtps_epi32(_mm256_mul_ps(load(from + 8 * k), all));
+    totals[i] = _mm256_add_epi32(_mm256_add_epi32(whole[0], whole[1]), _mm256_add_epi32(whole[2], whole[3]));
+    if (i >= kCount) continue;
+    const S16 halves[2]{narrow(reinterpret_cast<I8>(whole[0]), reinterpret_cast<I8>(whole[1])),
+        narrow(reinterpret_cast<I8>(whole[2]), reinterpret_cast<I8>(whole[3]))};
+    uint8_t* block = to + i * activation_bytes(kWide);
+    if constexpr (kWide) {
+      for (int k = 0; k < 2; ++k) put_halves(halves[k], even_first, reinterpret_cast<int16_t*>(block) + 16 * k);
+    } else {
+      const B32 bytes = narrow(halves[0], halves[1]);
+      std::memcpy(block, &bytes, 32);
+    }
+  }
+  const __m128i total = across(totals, [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); });
+  // Not a number where x is none or infinite, and so will be the results.
+  const __m128i is_none = _mm_cmpgt_epi32(bits, _mm_set1_epi32(0x7f7fffff));
+  const __m128 scale = _mm_or_ps(_mm_div_ps(most, steps), _mm_castsi128_ps(is_none));
+  _mm_store_ps(scales, scale);
+  _mm_store_ps(sums, _mm_mul_ps(_mm_mul_ps(scale, _mm_cvtepi32_ps(total)), _mm_set1_ps(sum_factor)));
+  for (int i = 0; i < kCount; ++i) {
+    float* behind = reinterpret_cast<float*>(to + (i + 1) * activation_bytes(kWide) - 8);
+    behind[0] = scales[i];
+    behind[1] = sums[i];
+  }
 }
 
 template <class X, bool kWide>
 static void quantize_row(const QuantizeJob& job, int64_t row) {
   const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
-  const int64_t blocks = job.columns / kBlock;
-  const float steps = kWide ? 32767.0f : 127.0f;
-  for (int64_t b = 0; b < blocks; ++b) {
-    V8 parts[4];
-    I8 largest = {};
-    for (int i = 0; i < 4; ++i) {
-      parts[i] = load(x + b * kBlock + 8 * i);
-      largest = larger(largest, reinterpret_cast<I8>(parts[i]) & 0x7fffffff);  // as their sizes, so the bits
-    }
-    const int bits = largest_of(largest);
-    const float most = bits_to_float(static_cast<uint32_t>(bits));
-    const V8 inverse = set1(most > 0 ? steps / most : 0.0f);
-    I8 whole[4];
-    for (int i = 0; i < 4; ++i) whole[i] = rounded(parts[i] * inverse);
-    const S16 halves[2]{narrow(whole[0], whole[1]), narrow(whole[2], whole[3])};
-    const int64_t place = row * job.columns + b * kBlock;
-    if constexpr (kWide) {
-      for (int i = 0; i < 2; ++i) put_halves(halves[i], job.even_first, job.q16 + place + 16 * i);
-    } else {
-      const B32 bytes = narrow(halves[0], halves[1]);
-      std::memcpy(job.q8 + place, &bytes, 32);
-    }
-    const int total = total_of((whole[0] + whole[1]) + (whole[2] + whole[3]));
-    // Not a number where x is none or infinite, and so will be the results.
-    const float scale = bits < 0x7f800000 ? most / steps : bits_to_float(0x7fc00000);
-    job.scales[row * blocks + b] = scale;
-    job.sums[row * blocks + b] = scale * static_cast<float>(total) * job.sum_factor;
-  }
+  const int64_t blocks = job.columns / kBlock, bytes = activation_bytes(kWide);
+  uint8_t* to = job.blocks + row * blocks * bytes;
+  auto some = [&]<int kCount>() {
+    quantize_blocks<X, kWide, kCount>(x, job.sum_factor, job.even_first, to);
+    x += kCount * kBlock;
+    to += kCount * bytes;
+  };
+  int64_t left = blocks;
+  for (; left >= 4; left -= 4) some.template operator()<4>();
+  if (left & 2) some.template operator()<2>();
+  if (left & 1) some.template operator()<1>();
 }
+
+#endif
 
 template <class X>
 static void quantize_rows(const QuantizeJob& job, int64_t row, int64_t row_end) {
-  for (; row < row_end; ++row) job.q8 ? quantize_row<X, false>(job, row) : quantize_row<X, true>(job, row);
+  for (; row < row_end; ++row) job.wide ? quantize_row<X, true>(job, row) : quantize_row<X, false>(job, row);
 }
 
 static void quantize(const QuantizeJob& job, int64_t row, int64_t row_end) {

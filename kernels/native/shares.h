@@ -55,17 +55,22 @@ class Shares {
   Share shares_[kMost];
 };
 
-// Calls body(unit) for each unit, on all threads.
-template <class Body>
-void for_shares(int64_t units, Body&& body) {
+// Calls begin(unit) on each thread that takes part, with its first unit, and body(own, unit) for each unit with what
+// `begin` returned on that thread.
+template <class Begin, class Body>
+void for_shares(int64_t units, Begin&& begin, Body&& body) {
   const int64_t threads = std::min<int64_t>(num_threads(), units);
   if (threads <= 1) {
-    for (int64_t unit = 0; unit < units; ++unit) body(unit);
+    const auto own = begin(int64_t{0});
+    for (int64_t unit = 0; unit < units; ++unit) body(own, unit);
     return;
   }
   Shares shares(units, threads);
   for_chunks(threads, [&](int64_t, int thread) {
-    for (int64_t unit; (unit = shares.claim(thread)) >= 0;) body(unit);
+    int64_t unit = shares.claim(thread);
+    if (unit < 0) return;
+    const auto own = begin(unit);
+    for (; unit >= 0; unit = shares.claim(thread)) body(own, unit);
   });
 }
 

@@ -46,10 +46,6 @@ GRAFTLM_INLINE void store(float* to, V8 value) { std::memcpy(to, &value, 32); }
 GRAFTLM_INLINE V8 fma(V8 a, V8 b, V8 c) { return _mm256_fmadd_ps(a, b, c); }
 GRAFTLM_INLINE V8 max(V8 a, V8 b) { return _mm256_max_ps(a, b); }
 
-GRAFTLM_INLINE I8 larger(I8 a, I8 b) {
-  return reinterpret_cast<I8>(_mm256_max_epi32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-}
-
 GRAFTLM_INLINE V8 load(const Bf16* from) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
@@ -67,6 +63,7 @@ GRAFTLM_INLINE void store(F16* to, V8 value) {
 
 using S8 = int16_t __attribute__((vector_size(16)));
 using I4 = int32_t __attribute__((vector_size(16)));
+using F4 = float __attribute__((vector_size(16)));
 
 // The products of neighbouring 16-bit numbers, added in pairs.
 GRAFTLM_INLINE I4 pair_products(S8 a, S8 b) {
@@ -80,7 +77,6 @@ GRAFTLM_INLINE I4 pair_products(S8 a, S8 b) {
 
 GRAFTLM_INLINE V8 fma(V8 a, V8 b, V8 c) { return a * b + c; }
 GRAFTLM_INLINE V8 max(V8 a, V8 b) { return a > b ? a : b; }
-GRAFTLM_INLINE I8 larger(I8 a, I8 b) { return a > b ? a : b; }
 
 GRAFTLM_INLINE V8 load(const Bf16* from) {
   V8 value;
@@ -88,22 +84,28 @@ GRAFTLM_INLINE V8 load(const Bf16* from) {
   return value;
 }
 
+// Four halves, each in the upper part of a word whose lower part is zero. As `to_float` of one, unless it is known
+// that all are finite.
+template <bool kFinite = false>
+GRAFTLM_INLINE F4 from_halves(S8 words) {
+  using U4 = uint32_t __attribute__((vector_size(16)));
+  // The sign goes three places down with the rest, and is drawn out on its way.
+  const I4 bits = (reinterpret_cast<I4>(words) >> 3) & static_cast<int32_t>(0x8fffffffu);
+  const F4 value = reinterpret_cast<F4>(bits) * 0x1p112f;
+  if (kFinite) return value;
+  // All ones where half's largest exponent stands.
+  const I4 endless = (bits & 0x7fffffff) > 0x0f7fffff;
+  return reinterpret_cast<F4>(reinterpret_cast<U4>(value) | (reinterpret_cast<U4>(endless) & (0xffu << 23)));
+}
+
 GRAFTLM_INLINE V8 load(const F16* from) {
-  using Halves = uint16_t __attribute__((vector_size(16)));
-  using Words = uint32_t __attribute__((vector_size(32)));
-  Halves halves;
+  S8 halves;
   std::memcpy(&halves, from, 16);
-  // As `to_float` of one.
-  const Words bits = __builtin_convertvector(halves, Words), magnitude = bits & 0x7fffu, shifted = magnitude << 13;
+  const S8 zeros = {};
+  const F4 parts[2]{from_halves(__builtin_shufflevector(zeros, halves, 0, 8, 1, 9, 2, 10, 3, 11)),
+      from_halves(__builtin_shufflevector(zeros, halves, 4, 12, 5, 13, 6, 14, 7, 15))};
   V8 value;
-  std::memcpy(&value, &shifted, 32);
-  value *= set1(0x1p112f);
-  Words result;
-  std::memcpy(&result, &value, 32);
-  // All ones where half's largest exponent stands; a comparison would be made one by one.
-  const I8 endless = (0x7bff - __builtin_convertvector(magnitude, I8)) >> 31;
-  result |= (__builtin_convertvector(endless, Words) & (0xffu << 23)) | ((bits & 0x8000u) << 16);
-  std::memcpy(&value, &result, 32);
+  std::memcpy(&value, parts, 32);
   return value;
 }
 
@@ -123,18 +125,6 @@ GRAFTLM_INLINE float max_of(V8 v) {
   float best = v[0];
   for (int i = 1; i < 8; ++i) best = v[i] > best ? v[i] : best;
   return best;
-}
-
-GRAFTLM_INLINE int largest_of(I8 v) {
-  v = larger(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
-  v = larger(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
-  return larger(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
-}
-
-GRAFTLM_INLINE int total_of(I8 v) {
-  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
-  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
-  return v[0] + v[1];
 }
 
 // e^x, within 2 units in the last place; below -87 it is 0, above 88 it stays at e^88.
