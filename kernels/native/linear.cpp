@@ -106,6 +106,7 @@ void PackedMatrix::pack_rows(int64_t offset, int64_t rows, const void* from, int
   for_ranges(last - first, 4, [&](int64_t begin, int64_t end) {
     pack(std::max<int64_t>((first + begin) * lanes - offset, 0), std::min((first + end) * lanes - offset, rows));
   });
+  forget_stalls();
 }
 
 void PackedMatrix::multiply(

@@ -73,6 +73,11 @@ class Pool {
     stalls_.waited(since, now);
   }
 
+  void forget_stalls() {
+    std::lock_guard<std::mutex> own(busy_);
+    stalls_.forget();
+  }
+
   // Threads end by themselves once they see it; the pool itself is never freed.
   void stop() {
     stop_.store(true);
@@ -189,6 +194,10 @@ void run_chunks(int64_t chunks, ChunkFunction function, void* context) {
         },
         &part);
   }
+}
+
+void forget_stalls() {
+  if (num_threads() > 1) pool().forget_stalls();
 }
 
 void* scratch(int place, int64_t bytes) {

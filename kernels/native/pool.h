@@ -40,6 +40,10 @@ void for_ranges(int64_t size, int64_t grain, Body&& body) {
   for_chunks(chunks, range);
 }
 
+// Call it after work that waits for something else than cores, such as memory that the system has yet to find. What is
+// computed next would be computed alone for seconds, as beside another process.
+void forget_stalls();
+
 // Memory of the calling thread that kernels may use until the next call with the same `place`; aligned to 64.
 void* scratch(int place, int64_t bytes);
 

@@ -23,6 +23,9 @@ class Stalls {
     return false;
   }
 
+  // What was waited for was no core: nothing follows from it.
+  void forget() { *this = {}; }
+
   // Told how long the caller waited when it had nothing left to compute itself.
   void waited(Clock::time_point since, Clock::time_point now) {
     if (now - since < kStall) return;

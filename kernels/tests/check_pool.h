@@ -48,6 +48,11 @@ static void check_stalls() {
   wait(4);
   wait(4);
   expect("and three mean a short time", alone_for() == 100);
+  for (int i = 0; i < 3; ++i) wait(4);
+  stalls.forget();
+  expect("what is forgotten means nothing", !stalls.alone(now));
+  wait(4);
+  expect("nor does it make the next one count", !stalls.alone(now));
 }
 
 // Each chunk once, whatever the number of chunks, threads, and jobs at the same time.

@@ -70,11 +70,11 @@ def test_stop_01_installing_runs_nothing(tour):
 
 def test_stop_02_children_are_spawned_unless_the_user_wants_otherwise(tour):
     """The start method is spawn, a fresh interpreter for each child, unless the user set another."""
-    module = {"spawn": "graftlm.processes.child", "forkserver": "graftlm.processes.fork_server"}[tour.start_method]
-
     assert len({tour.pids[name] for name in tour.children}) == 3
     for name in tour.children:
-        assert module in psutil.Process(tour.pids[name]).cmdline(), name
+        spawned = "child" if name == CORE else "computing_child"
+        module = {"spawn": spawned, "forkserver": "fork_server"}[tour.start_method]
+        assert f"graftlm.processes.{module}" in psutil.Process(tour.pids[name]).cmdline(), name
     if tour.start_method == "spawn":
         assert psutil.Process(tour.pids[CORE]).ppid() == tour.pids[FRONT_END]
         assert {psutil.Process(tour.pids[name]).ppid() for name in tour.workers} == {tour.pids[CORE]}

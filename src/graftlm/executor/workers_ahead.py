@@ -50,7 +50,7 @@ def prestart_workers(payload: bytes) -> None:
     for rank in range(order.num_workers):
         name = worker_name(rank)
         child = _start(name, own, order.warm_parent)
-        child.call(IMPORT_AHEAD, msgspec.msgpack.encode(["graftlm.executor.worker_process"]))
+        child.call(IMPORT_AHEAD, msgspec.msgpack.encode([]))
         _ahead[name] = (_inherited(own), child)
 
 
