@@ -29,6 +29,9 @@ PackedMatrix::PackedMatrix(Format format, int64_t outputs, int64_t columns)
     throw std::invalid_argument("quantized weights come in blocks of 32 columns, not " + std::to_string(columns));
   }
   const int64_t lanes = panel_outputs(format);
+  // More than any address reaches, and well before a size would overflow.
+  constexpr int64_t kMost = int64_t{1} << 48;
+  if (outputs > kMost || columns > kMost / (outputs + lanes)) throw std::bad_alloc();
   panels_ = (outputs + lanes - 1) / lanes;
   bytes_ = panels_ * steps() * panel_step_bytes(format);
   memory_ = WeightMemory(bytes_);

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from graftlm.executor.imports_ahead import TRIED_RELEASES
 
 
@@ -67,3 +69,26 @@ def test_deferred_it_lacks_what_a_compiler_wants():
         AHEAD + "print(json.dumps(torch._C._dispatch_has_kernel_for_dispatch_key('aten::grid_sampler_2d', 'Meta')))"
     )
     assert ours is False
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        "import torch._dynamo",
+        "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2))",
+        "torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1).step()",
+        "import torch.ao.quantization.fx",
+        "import torch.utils.checkpoint, torch._functorch.aot_autograd",
+        "import torch.distributions.normal as n; assert n.Normal is torch.distributions.Normal",
+    ],
+)
+def test_whatever_else_is_done_with_torch_works(touch):
+    """What compiles, trains, exports or quantizes finds the torch that it needs, whichever door it takes."""
+    assert run_python(AHEAD + touch + "\nprint(json.dumps(deferred()))") == []
+
+
+def test_verifying_ops_needs_no_plugin():
+    """`--verify-ops` draws its numbers in a process where nothing but the engine's own code runs."""
+    command = [sys.executable, "-m", "graftlm", "run", "demo", "--verify-ops", "-p", "hi", "--max-tokens", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr

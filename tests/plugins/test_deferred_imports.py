@@ -41,7 +41,7 @@ def started(library: str, then: str, names: str = "'biglib.heavy', 'biglib.aside
     return run_python(
         f"import sys\nsys.path.insert(0, {library!r})\n"
         "from graftlm.plugins.deferred_imports import before_plugin_code, deferred, deferring, import_deferred\n"
-        f"with deferring([{names}], beside=['biglib']):\n    import biglib\n" + textwrap.dedent(then)
+        f"with deferring([{names}], library='biglib', beside=[]):\n    import biglib\n" + textwrap.dedent(then)
     )
 
 
@@ -60,6 +60,32 @@ def test_the_first_touch_loads_all_in_order(library, touch):
     """Whoever touches one part gets every part, in the order in which the library would have run them."""
     out = started(library, f"{touch}\nprint(biglib.ran[:3], deferred(), type(biglib.heavy).__name__)")
     assert out == "['heavy', 'aside', 'last'] [] module\n"
+
+
+@pytest.mark.parametrize("name", ["biglib.aside.inner", "biglib.plain"])
+def test_more_of_the_library_is_imported_once_and_last(library, tmp_path, name):
+    """An import of any other part gets everything first, and runs no module a second time."""
+    (tmp_path / "lib" / "biglib" / "plain.py").write_text("import biglib\nbiglib.ran.append('plain')\n")
+    then = f"""
+    import importlib
+    found = importlib.import_module({name!r})
+    print(biglib.ran, found is sys.modules[{name!r}], found.__spec__.loader.__class__.__name__)
+    print(importlib.import_module("biglib.aside.inner").thing, biglib.ran.count("aside"), len(sys.meta_path))
+    """
+    before = run_python("import sys; print(len(sys.meta_path))").strip()
+    first, second = started(library, then).splitlines()
+    assert first == f"['heavy', 'aside', 'last', {name.rpartition('.')[2]!r}] True SourceFileLoader"
+    assert second == f"2 1 {before}"
+
+
+def test_a_module_that_a_deferred_one_imports_is_the_same_for_all(library, tmp_path):
+    """A part whose own code imports what somebody is just asking for hands over what it imported."""
+    (tmp_path / "lib" / "biglib" / "aside" / "__init__.py").write_text("from biglib.aside import inner\n")
+    then = """
+    import biglib.aside.inner as inner
+    print(biglib.ran, inner is biglib.aside.inner, inner.__spec__.name, inner.__spec__.loader.__class__.__name__)
+    """
+    assert started(library, then) == "['heavy', 'inner', 'last'] True biglib.aside.inner SourceFileLoader\n"
 
 
 def test_plugin_code_meets_the_whole_library(library):

@@ -5,6 +5,7 @@ It knows no flag of any sub-command, and imports neither torch nor a plugin.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 from collections.abc import Sequence
@@ -83,8 +84,8 @@ def _end_at_once(*_: object) -> None:
 
 
 def _end_early_child() -> None:
-    if early := sys.modules.get("graftlm.processes.early"):
-        early.end_early()
+    if end := getattr(sys.modules.get("graftlm.processes.early"), "end_early", None):  # half imported it has none
+        end()
 
 
 def _open_closed_streams() -> None:
@@ -144,7 +145,9 @@ def _run(name: str, argv: list[str]) -> int:
     if name in _WITH_ENGINE and not {"-h", "--help"} & set(argv):
         from graftlm.processes.early import start_early
 
-        start_early("engine core")  # an interpreter takes as long to start as the flags to be read
+        # An interpreter takes as long to start as the flags to be read; that one cannot be started is told later.
+        with contextlib.suppress(OSError):
+            start_early("engine core")
     from graftlm.cli.leaving import leave_threads_behind
     from graftlm.processes.exit_guard import guard_exits
 

@@ -104,11 +104,9 @@ class ProcessEngineClient:
         self._pids = {NAME: self._core.child.pid}
         self._socket = CoreSocket(self._core.address, on_message=self._on_message)
         child = self._core.child
-        child.call(
-            "graftlm.platforms.bootstrap:apply_plan_in_child",
-            child_payload(self._host, role="engine", process=NAME),
-        )
-        record("plan_sent", process=NAME)
+        plan = child_payload(self._host, role="engine", process=NAME)
+        record("plan_sent", process=NAME)  # before what the core records of it
+        child.call("graftlm.platforms.bootstrap:apply_plan_in_child", plan)
         child.run(
             "graftlm.engine.core_process:main",
             encode(CoreStart(config=self.config.to_bytes(), address=self._core.address)),

@@ -42,7 +42,7 @@ _INSPECTED = ("utils._debug_mode._mode", "_native.registry")
 #: The releases of torch that this was tried with; any other is imported whole.
 TRIED_RELEASES = ("2.13.",)
 #: The packages that torch itself imports; see `deferring`.
-_BESIDE_TORCH = ("torch", "torchgen", "functorch", "numpy", "typing_extensions", "sympy", "mpmath", "tqdm")
+_BESIDE_TORCH = ("torchgen", "functorch", "numpy", "typing_extensions", "sympy", "mpmath", "tqdm")
 
 
 def import_ahead(payload: bytes) -> None:
@@ -81,5 +81,5 @@ def _lean_torch() -> Iterator[None]:
         return
     for name in _INSPECTED:
         inspect.modulesbyfile[f"{folder.joinpath(*name.split('.'))}.py"] = f"torch.{name}"
-    with deferring(_SELDOM_USED, beside=_BESIDE_TORCH):
+    with deferring(_SELDOM_USED, library="torch", beside=_BESIDE_TORCH):
         yield

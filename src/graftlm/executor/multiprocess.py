@@ -88,10 +88,11 @@ class MultiprocessExecutor(Executor):
             name,
             start_method=parallel.start_method,  # type: ignore[arg-type]
             env=own,
+            computes=True,
         )
         plan = child_payload(current_host(), role="worker", process=name)
+        record("plan_sent", process=name)  # before what the worker records of it
         child.call("graftlm.platforms.bootstrap:apply_plan_in_child", plan)
-        record("plan_sent", process=name)
         start = WorkerStart(
             config=self.config.to_bytes(),
             rank=rank,

@@ -20,6 +20,7 @@ from graftlm.ops.pluggable import Construction, PluggableLayer
 from graftlm.ops.refusal import OpRefused, Provider, Unverifiable, in_time, provider_of_code
 from graftlm.ops.verify_weights import verify_weights
 from graftlm.plugins import calling, record
+from graftlm.plugins.deferred_imports import import_deferred
 from graftlm.plugins.spelling import error_text
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def verify_ops(root: torch.nn.Module, config: EngineConfig, *, dtype: torch.dtyp
 
     Raises OpRefused at the first wrong one. Every outcome is recorded as `op_verified` or `op_not_verified`.
     """
+    import_deferred("--verify-ops")  # `torch.Generator` needs what only registers, and no touch of it brings that
     unverified: dict[str, str] = {}
     with torch.inference_mode():
         for op in _distinct(root):

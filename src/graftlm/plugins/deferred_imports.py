@@ -1,7 +1,8 @@
 """Leaves parts of a library for later that a process of ours would import with it and never use.
 
-Whoever touches one of them gets all, in the order in which the library asked for them; and so does plugin code,
-before its first module is imported: it never meets half a library. Which parts of which is the caller's to say.
+Whoever touches one of them, or imports any more of the library, gets all, in the order in which the library asked
+for them; and so does plugin code, before its first module is imported: it never meets half a library. Which parts
+of which library is the caller's to say.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from graftlm.plugins.plugin import BUILT_IN_PACKAGES
 
 logger = logging.getLogger(__name__)
 
+#: Longer than any part takes. Two threads could wait for each other only if both were importing.
+_LIMIT_S = 60.0
+
 _lock = threading.RLock()
 _waiting: dict[str, _DeferredModule] = {}
 _loading: dict[str, int] = {}
@@ -26,18 +30,20 @@ _loading: dict[str, int] = {}
 
 
 @contextlib.contextmanager
-def deferring(names: Collection[str], *, beside: Collection[str]) -> Iterator[None]:
-    """Defer the modules of these names, when an import inside asks for them.
+def deferring(names: Collection[str], *, library: str, beside: Collection[str]) -> Iterator[None]:
+    """Defer the modules of these names, when an import of `library` inside asks for them.
 
-    `beside` are the top-level packages that the library may import: whatever else comes in is somebody's code, and
+    `beside` are the other top-level packages that it may import: whatever else comes in is somebody's code, and
     finds everything loaded.
     """
-    finder = _Finder(frozenset(names), frozenset(beside) | sys.stdlib_module_names)
+    finder = _Finder(frozenset(names), library, frozenset({library, *beside}) | sys.stdlib_module_names)
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        finder.is_deferring = False
+        if not _waiting:
+            sys.meta_path.remove(finder)
 
 
 def deferred() -> list[str]:
@@ -47,25 +53,30 @@ def deferred() -> list[str]:
 
 def import_deferred(reason: str) -> None:
     """Load what was deferred; at no cost if nothing was. Raises what a module raises, as its import would have."""
-    if not _waiting:
+    if not _waiting and not _loading:
         return
-    with _lock:
-        logger.debug("importing what was deferred for %s: %s", reason, ", ".join(_waiting))
+    if not _lock.acquire(timeout=_LIMIT_S):
+        raise ImportError(f"{reason}: another thread has been importing {', '.join(_loading)} for {_LIMIT_S:g} s")
+    try:
+        if _waiting:
+            logger.debug("importing what was deferred for %s: %s", reason, ", ".join(_waiting))
         while _waiting:
             _load(next(iter(_waiting.values())))
+        sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Finder) or f.is_deferring]
+    finally:
+        _lock.release()
 
 
 def before_plugin_code(module: str) -> None:
     """Call before `module` is imported: the rest is loaded if it is not the engine's own."""
-    if _waiting and module.partition(".")[0] not in BUILT_IN_PACKAGES:
+    if module.partition(".")[0] not in BUILT_IN_PACKAGES:
         import_deferred(module)
 
 
 class _DeferredModule(ModuleType):
     """A module whose code has not run: it has the attributes of its import, and the first other one runs it.
 
-    It lacks `__path__` as well, which the import of a submodule asks for. What merely looks through all modules, as
-    `inspect` does for their files, touches nothing.
+    What merely looks through all modules, as `inspect` does for their files, touches nothing.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -73,8 +84,7 @@ class _DeferredModule(ModuleType):
         if _loading.get(key) == threading.get_ident():  # as of any module that is half imported
             raise AttributeError(f"partially initialized module {key!r} has no attribute {name!r}")
         import_deferred(f"{key}.{name}")
-        with _lock:  # another thread may be at it
-            return getattr(self, name)
+        return getattr(self, name)
 
 
 def _load(module: _DeferredModule) -> None:
@@ -82,8 +92,6 @@ def _load(module: _DeferredModule) -> None:
     name: str = facts["__name__"]
     _loading[name] = threading.get_ident()
     del _waiting[name]
-    if facts["__spec__"].submodule_search_locations is not None:
-        module.__path__ = facts["__spec__"].submodule_search_locations
     try:
         facts["__loader__"].exec_module(module)
     except BaseException:
@@ -95,22 +103,56 @@ def _load(module: _DeferredModule) -> None:
 
 
 class _Finder:
-    """The first on `sys.meta_path`."""
+    """The first on `sys.meta_path`, from the library's import on until everything is loaded."""
 
-    def __init__(self, names: frozenset[str], known: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], library: str, known: frozenset[str]) -> None:
+        self.is_deferring = True
         self._names = names
+        self._library = library
         self._known = known
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        foreign = name.partition(".")[0] not in self._known
-        if not foreign and name not in self._names:
+        if self._is_touch(name, path):
+            import_deferred(name)
+            return _spec_of_loaded(name)
+        if not self.is_deferring or name not in self._names:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if foreign and spec is not None:
-            import_deferred(name)
-        elif spec is not None and spec.loader is not None:
+        if spec is not None and spec.loader is not None:
             spec.loader = _Postponed(spec.loader)  # type: ignore[assignment]
         return spec
+
+    def _is_touch(self, name: str, path: Sequence[str] | None) -> bool:
+        top, _, rest = name.partition(".")
+        if rest and name.rpartition(".")[0] in _waiting:
+            return True
+        if self.is_deferring:
+            return top not in self._known and importlib.machinery.PathFinder.find_spec(name, path) is not None
+        return top == self._library and threading.get_ident() not in _loading.values()
+
+
+def _spec_of_loaded(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return how to import a module that is there meanwhile: as it is, not once more.
+
+    importlib looks whether it is, and then goes by the module's own `__spec__`: for a moment, that is this one.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        return None
+    spec = importlib.machinery.ModuleSpec(name, _Loaded(module))  # type: ignore[arg-type]
+    module.__spec__ = spec
+    return spec
+
+
+class _Loaded:
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
 
 
 class _Postponed:
@@ -126,7 +168,6 @@ class _Postponed:
         spec = module.__spec__
         assert spec is not None
         spec.loader = module.__loader__ = self._loader
-        module.__dict__.pop("__path__", None)
         module.__class__ = _DeferredModule
         assert isinstance(module, _DeferredModule)
         _waiting[spec.name] = module
