@@ -87,8 +87,31 @@ def test_whatever_else_is_done_with_torch_works(touch):
     assert run_python(AHEAD + touch + "\nprint(json.dumps(deferred()))") == []
 
 
+@pytest.mark.demo
 def test_verifying_ops_needs_no_plugin():
     """`--verify-ops` draws its numbers in a process where nothing but the engine's own code runs."""
     command = [sys.executable, "-m", "graftlm", "run", "demo", "--verify-ops", "-p", "hi", "--max-tokens", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.demo
+def test_answering_touches_nothing_of_it():
+    """An engine without plugins answers without the parts that it left out of torch."""
+    command = [
+        sys.executable,
+        "-m",
+        "graftlm",
+        "run",
+        "demo",
+        "--log-level",
+        "debug",
+        "-p",
+        "hi",
+        "--max-tokens",
+        "3",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "engine core" in done.stderr
+    assert "deferred" not in done.stderr

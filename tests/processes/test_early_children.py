@@ -17,7 +17,8 @@ from tests.processes.test_children import wait_gone
 @pytest.fixture(autouse=True)
 def no_early_child():
     yield
-    early.end_early()
+    early.leave_none_behind()
+    early._early = early._started = None
 
 
 def test_the_first_child_that_computes_is_the_early_one():

@@ -84,8 +84,9 @@ def _end_at_once(*_: object) -> None:
 
 
 def _end_early_child() -> None:
-    if end := getattr(sys.modules.get("graftlm.processes.early"), "end_early", None):  # half imported it has none
-        end()
+    early = sys.modules.get("graftlm.processes.early")
+    if leave := getattr(early, "leave_none_behind", None):  # half imported it has none, and has started nobody
+        leave()
 
 
 def _open_closed_streams() -> None:

@@ -36,6 +36,8 @@ _SELDOM_USED = (
     "torch._meta_registrations", "torch.export", "torch.quantization", "torch.ao", "torch.nn.intrinsic",
     "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized", "torch.masked", "torch.distributions",
 )  # fmt: skip
+#: What serving imports of torch later on: whoever imports any more of it then gets the seldom used parts, too.
+_LATER = ("torch.utils._device",)
 #: Two modules of torch that ask `inspect` about a line of theirs. It would look at the files of all modules for it.
 _INSPECTED = ("utils._debug_mode._mode", "_native.registry")
 
@@ -56,7 +58,7 @@ def import_ahead(payload: bytes) -> None:
                 linking.wait()
             add_span("link torch's library", start=linking.begun, seconds=linking.seconds)
         with _lean_torch():
-            _import(("torch",))
+            _import(("torch", *_LATER))
         _import(_WITH_TORCH)
         gc.freeze()
 

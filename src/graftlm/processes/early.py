@@ -51,16 +51,17 @@ def spawn(
 
 
 _early: EarlyChild | None = None
+_started: EarlyChild | None = None
 
 
 def start_early(name: str) -> None:
-    """Start the child that `take_early` will give; one at a time."""
-    global _early
+    """Start the child that `take_early` will give; one in a process."""
+    global _early, _started
     # Whoever is interrupted finds a child that it can end.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        if _early is None:
-            _early = EarlyChild(name)
+        if _started is None:
+            _early = _started = EarlyChild(name)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -79,3 +80,10 @@ def end_early() -> None:
     """End the child if nobody has taken it."""
     if (early := take_early()) is not None:
         early.end()
+
+
+def leave_none_behind() -> None:
+    """End the child, taken or not: an interrupt may have come just when nobody had it in hand."""
+    if _started is not None and _started.process.poll() is None:
+        _started.process.kill()
+        _started.process.wait()
