@@ -249,7 +249,7 @@ def family_of(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            if b"graftlm.processes.child" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"child\0--name" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found += [int(child), *family_of(int(child))]
     return found
 

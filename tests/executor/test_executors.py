@@ -37,7 +37,7 @@ def gone(pids: list[int], limit_s: float = 2.0) -> bool:
 def children_at_work() -> list[int]:
     """Return the started children of this process; a fork server may stay."""
     pids = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
-    return [int(pid) for pid in pids if b"graftlm.processes.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in pids if b"child\0--name" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 class Failures:
