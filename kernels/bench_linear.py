@@ -38,6 +38,8 @@ ROWS = (1, 8, 32, 128, 512)
 #: Copies of a matrix take turns until they are larger than any cache, as the layers of a model are.
 COLD_BYTES = 160 << 20
 PIECE_BYTES = 2 << 20
+#: Seconds that this clock can tell apart.
+CLOCK_STEP = time.get_clock_info("perf_counter").resolution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +136,9 @@ def measure(
 
         call()
         none = functools.partial(call, x[:0], y[:0])
-        seconds = best_seconds(call, budget_s=args.budget_s) - best_seconds(none, budget_s=0.2 * args.budget_s)
+        taken, python = best_seconds(call, budget_s=args.budget_s), best_seconds(none, budget_s=0.2 * args.budget_s)
+        # The few rows of a tiny matrix can take less than the clock's noise, hence not more than no row.
+        seconds = max(taken - python, CLOCK_STEP)
         products = count * first.output_size * first.input_size
         yield {
             **facts, "outputs": first.output_size, "inputs": first.input_size, "rows": count,

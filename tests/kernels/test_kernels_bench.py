@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import subprocess
 import sys
@@ -33,3 +35,22 @@ def test_each_call_stands_beside_the_ceiling_of_its_path(tmp_path):
         assert abs(call["share"] - max(products, memory)) < 1e-6
         assert call["bound"] == ("memory" if memory > products else "products")
     assert done.stdout.count(" x 64 ") == len(found["calls"])
+
+
+def test_a_call_that_takes_no_longer_than_none_has_figures_too(path, monkeypatch, tmp_path, capsys):
+    """The few rows of a tiny matrix may take as long as no row, or less: what is left is a step of the clock."""
+    monkeypatch.syspath_prepend(BENCH.parent)
+    bench_linear = importlib.import_module("bench_linear")
+    monkeypatch.setattr(bench_linear, "_ceilings", {})
+    times = itertools.chain(
+        [1e-3] * 7, itertools.cycle([2e-6, 3e-6])
+    )  # a ceiling, then calls with rows and without
+    monkeypatch.setattr(bench_linear, "best_seconds", lambda *_, **__: next(times))
+    words = ["--shapes", "32x64", "--rows", "1", "5", "--formats", "Q8_0", "--threads", "1", "--paths", path]
+
+    bench_linear.main([*words, "--json", str(tmp_path / "found.json")])
+
+    calls = json.loads((tmp_path / "found.json").read_text())["calls"]
+    assert len(calls) == 2
+    assert all(0 < call["microseconds"] <= 1e6 * bench_linear.CLOCK_STEP for call in calls)
+    assert capsys.readouterr().out.count(" x 64 ") == 2
