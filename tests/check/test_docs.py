@@ -81,6 +81,13 @@ def test_readme_blocks_run(code, tmp_path, demo_path):
     subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path, timeout=240)
 
 
+def test_the_readme_asks_for_a_torch_that_is_kept():
+    """One of another version would be replaced by whatever pip prefers."""
+    wanted = re.search(r'"(torch[^"]+)",', (ROOT / "pyproject.toml").read_text())[1]
+
+    assert f"pip install '{wanted}' --index-url`" in (ROOT / "README.md").read_text()
+
+
 def test_the_readmes_plugin_works(tmp_path, tiny_llama):
     """Its two files, installed as it says, serve a model as it says."""
     section = (ROOT / "README.md").read_text().split("## A plugin")[1].split("\n## ")[0]
