@@ -208,6 +208,29 @@ def test_every_flag_of_vllm_with_advice_is_none_of_ours_and_its_advice_names_our
         assert {word.strip(",;") for word in advice.split() if word.startswith("--")} <= ours, advice
 
 
+@pytest.mark.parametrize(
+    ("flag", "advice"),
+    [
+        ("--enable-lora", "LoRA adapters are not served yet"),
+        ("--lora-modules", "LoRA adapters are not served yet"),
+        ("--swap-space", "no counterpart"),
+        ("--cpu-offload-gb", "no counterpart"),
+        ("--pipeline-parallel-size", "--tensor-parallel-size"),
+        ("--speculative-config.method", "not supported yet"),
+        ("--device", "--platform NAME"),
+        ("--no-enable-chunked-prefill", "prompts are always chunked"),
+        ("--no-enforce-eager", "models are eager"),
+    ],
+)
+def test_a_well_known_flag_of_vllm_says_what_to_do(flag, advice):
+    """Also where there is no counterpart: no flag that is merely spelled alike is offered."""
+    with pytest.raises(UsageError) as error:
+        serve.build_parser().refuse_unknown_flags(["demo", flag, "1"])
+
+    assert str(error.value).startswith(f"unknown flag {flag}; ") and advice in str(error.value)
+    assert "did you mean" not in str(error.value)
+
+
 def test_unknown_flags_are_found_before_the_rest_is_judged():
     """A value with a blank is none, nor is what follows --; a wrong value is left for later."""
     parser = serve.build_parser()

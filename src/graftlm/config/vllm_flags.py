@@ -1,4 +1,4 @@
-"""Flags of vLLM that are called otherwise here, or are not needed: what to write instead.
+"""Flags of vLLM that are called otherwise here, are not needed, or have no counterpart: what to do instead.
 
 It knows no parser; what is called the same in both is not here.
 """
@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 _ENGINE = "--max-num-batched-tokens"
+_SERVE = "--root-path"
 _BENCH_SERVE = "--metric-percentiles"
 
-#: vLLM's flag → the flag of ours that a command must know for the advice to hold, and the advice.
+_NO_LORA = "LoRA adapters are not served yet: merge one into its checkpoint, and serve that"
+_NO_TOOLS = "calling tools is not supported yet: the model's text comes as it is"
+_ONE_AXIS = "no counterpart: there is one engine, whose workers share each layer by --tensor-parallel-size"
+_NO_SWAP = "no counterpart: a request that the KV cache has no room for is computed again later"
+_NO_TLS = "the server speaks plain HTTP: put a reverse proxy before it, see --root-path"
+
+#: vLLM's flag → the flag of ours that a command must know for the advice to hold, and the advice; so for --no-….
 _ADVICE = {
     "--additional-config": ("--plugin-config", "--plugin-config NAME.KEY=VALUE sets what a plugin reads"),
     "--compilation-config": ("--custom-ops", "there are --custom-ops none,+rms_norm and --compilation-backend"),
@@ -21,6 +28,43 @@ _ADVICE = {
     "--enforce-eager": ("--compilation-backend", "models are eager unless --compilation-backend says otherwise"),
     "--enable-chunked-prefill": (_ENGINE, "prompts are always chunked, by --max-num-batched-tokens"),
     "--trust-remote-code": ("--plugins", "no code of a checkpoint is run; `graftlm plugins new model NAME`"),
+    "--enable-lora": (_ENGINE, _NO_LORA),
+    "--lora-modules": (_ENGINE, _NO_LORA),
+    "--max-loras": (_ENGINE, _NO_LORA),
+    "--max-cpu-loras": (_ENGINE, _NO_LORA),
+    "--max-lora-rank": (_ENGINE, _NO_LORA),
+    "--speculative-config": (_ENGINE, "speculative decoding is not supported yet: leave it out"),
+    "--structured-outputs-config": (_ENGINE, "structured outputs are not supported yet: leave it out"),
+    "--guided-decoding-backend": (_ENGINE, "structured outputs are not supported yet: leave it out"),
+    "--enable-auto-tool-choice": (_SERVE, _NO_TOOLS),
+    "--tool-call-parser": (_SERVE, _NO_TOOLS),
+    "--reasoning-parser": (_SERVE, "reasoning is not taken apart yet: it comes with the model's text"),
+    "--pipeline-parallel-size": (_ENGINE, _ONE_AXIS),
+    "-pp": (_ENGINE, _ONE_AXIS),
+    "--data-parallel-size": (_ENGINE, _ONE_AXIS),
+    "-dp": (_ENGINE, _ONE_AXIS),
+    "--enable-expert-parallel": (_ENGINE, _ONE_AXIS),
+    "--api-server-count": (_ENGINE, _ONE_AXIS),
+    "--swap-space": (_ENGINE, _NO_SWAP),
+    "--preemption-mode": (_ENGINE, _NO_SWAP),
+    "--cpu-offload-gb": (_ENGINE, "no counterpart: weights stay on the device; serve a smaller or quantized model"),
+    "--num-gpu-blocks-override": ("--kv-cache-memory-bytes", "--kv-cache-memory-bytes SIZE says it in bytes"),
+    "--device": ("--platform", "--platform NAME"),
+    "--download-dir": (_ENGINE, "the variables GRAFTLM_CACHE and HF_HOME name the folders of fetched models"),
+    "--hf-token": (_ENGINE, "the variable HF_TOKEN holds it"),
+    "--rope-scaling": ("--hf-overrides", "--hf-overrides '{\"rope_scaling\": {…}}'"),
+    "--rope-theta": ("--hf-overrides", "--hf-overrides '{\"rope_theta\": …}'"),
+    "--task": (_ENGINE, "no counterpart: what is served generates text"),
+    "--runner": (_ENGINE, "no counterpart: what is served generates text"),
+    "--generation-config": (_ENGINE, "no counterpart: a field that a request leaves out has OpenAI's default"),
+    "--override-generation-config": (_ENGINE, "no counterpart: requests bring their own parameters"),
+    "--max-logprobs": (_ENGINE, "no counterpart: requests may ask for 20"),
+    "--async-scheduling": (_ENGINE, "no counterpart: leave it out"),
+    "--max-seq-len-to-capture": (_ENGINE, "no counterpart: leave it out"),
+    "--ssl-keyfile": (_SERVE, _NO_TLS),
+    "--ssl-certfile": (_SERVE, _NO_TLS),
+    "--enable-log-requests": (_SERVE, "requests are not logged: /metrics counts them"),
+    "--disable-log-requests": (_SERVE, "requests are not logged anyway: leave it out"),
     "--host": ("--url", "--url http://HOST:PORT names the server"),
     "--port": ("--url", "--url http://HOST:PORT names the server"),
     "--backend": (_BENCH_SERVE, "every OpenAI-compatible server is asked alike, by --endpoint completions or chat"),
@@ -37,5 +81,6 @@ _ADVICE = {
 
 def advice_for(flag: str, known: Collection[str]) -> str:
     """Return what a command with the `known` flags has instead of vLLM's `flag`, or an empty string."""
-    needed, advice = _ADVICE.get(flag.partition(".")[0], ("", ""))
+    name = flag.partition(".")[0]
+    needed, advice = _ADVICE.get(name) or _ADVICE.get(f"--{name.removeprefix('--no-')}") or ("", "")
     return advice if needed in known else ""
