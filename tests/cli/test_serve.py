@@ -54,17 +54,18 @@ def test_a_tensor_parallel_size_that_does_not_divide_is_refused_before_any_proce
 
 
 def test_a_port_in_use_is_named(tiny_llama):
-    """The port is bound before a model is loaded."""
+    """The port is refused before a model is looked for, not to speak of fetched."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
 
-        done = graftlm("serve", str(tiny_llama), "--port", str(port))
+        for model in (str(tiny_llama), "no-such-model"):
+            done = graftlm("serve", model, "--port", str(port))
 
-    assert done.returncode == 1
-    assert str(port) in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+            assert done.returncode == 1
+            assert str(port) in done.stderr.splitlines()[-1]
+            assert "Traceback" not in done.stderr and "Resolved architecture" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import socket
 
     from graftlm.config.engine_config import EngineConfig
+    from graftlm.config.server_config import ServerConfig
     from graftlm.frontend.http.early_answers import EarlyAnswers
 
 logger = logging.getLogger(__name__)
@@ -89,22 +90,26 @@ class Port:
         self._answers: EarlyAnswers | None = None
 
     def open(self, values: Mapping[str, Any]) -> None:
-        """Bind and answer. A port that cannot be bound is the server's to complain about, after other mistakes."""
+        """Bind and answer. A port that cannot be bound is told by `require`, after other mistakes in the flags."""
         from graftlm.config.server_config import ServerConfig
         from graftlm.contracts.errors import StartupError
-        from graftlm.frontend.http.early_answers import EarlyAnswers
-        from graftlm.frontend.http.listener import bind, url_of
 
         given = {o.field: values[o.path] for o in AHEAD_OPTIONS if o.section == "server" and o.path in values}
         with contextlib.suppress(StartupError, OverflowError):
-            self._listener = bind(ServerConfig(**given))
-            self._answers = EarlyAnswers(self._listener, reason="choosing plugins and platform")
-            logger.info("listening url=%s", url_of(self._listener))
+            self._bind(ServerConfig(**given))
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it could be bound."""
-        return self._listener is not None
+    def require(self, config: ServerConfig) -> None:
+        """Raise StartupError if the port cannot be bound; for when nothing has been fetched yet."""
+        if self._listener is None:
+            self._bind(config)
+
+    def _bind(self, config: ServerConfig) -> None:
+        from graftlm.frontend.http.early_answers import EarlyAnswers
+        from graftlm.frontend.http.listener import bind, url_of
+
+        self._listener = bind(config)
+        self._answers = EarlyAnswers(self._listener, reason="choosing plugins and platform")
+        logger.info("listening url=%s", url_of(self._listener))
 
     def say(self, reason: str) -> None:
         """Tell who asks, and the terminal, what the start is busy with."""
@@ -113,7 +118,7 @@ class Port:
             self._answers.say(reason)
 
     def hand_over(self) -> socket.socket | None:
-        """Stop answering and return the listener, which the caller closes; None if it could not be bound."""
+        """Stop answering and return the listener, which the caller closes; None if none was bound."""
         if self._answers is not None:
             self._answers.stop()
         listener, self._listener, self._answers = self._listener, None, None

@@ -73,18 +73,18 @@ def _serve(started: Started, port: Port, trace_file: str | None, shutdown: Shutd
     with started.arguments.naming_origins():
         check_server(server_config)
         read_grants(server_config, started.host)  # a wrong name is told now, before a model is fetched
+        port.require(server_config)
     port.say("finding the model and configuring the engine")
     with span("configure"), started.arguments.naming_origins():
         config = configure(started.arguments.engine_config(), started.host)
     start_configured_children(config)
     logger.info("Initializing graftlm (v%s) with config: %s", __version__, describe(config))
     # Processes that are warm have their work done when the server is imported; a start that is refused needs none.
-    begun = begin_engine(config, started.host) if port.is_open else None
+    begun = begin_engine(config, started.host)
     try:
         return _answer(started, config, port, trace_file=trace_file, begun=begun, shutdown=shutdown)
     finally:
-        if begun is not None:
-            begun.abandon()
+        begun.abandon()
 
 
 def _answer(
@@ -93,7 +93,7 @@ def _answer(
     port: Port,
     *,
     trace_file: str | None,
-    begun: BegunEngine | None,
+    begun: BegunEngine,
     shutdown: ShutdownRequest,
 ) -> int:
     from graftlm.frontend.async_llm import start_async_llm
