@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,27 @@ def run(host, scenario, *, uvloop: bool = False, **options):
 
         return loops.run(main())
     return asyncio.run(main())
+
+
+def test_a_front_end_that_comes_late_is_told_no_step_that_is_over(host):
+    """While it was busy with imports, the steps of a start have queued up: only what is true now is told."""
+
+    async def main():
+        told = []
+        client = ProcessEngineClient(make_config(), host)
+        try:
+            client.begin()
+            queue, last = client._core.child.channel._socket, b"allocating the KV cache"
+            deadline = time.monotonic() + 30
+            while not queue.recv(1 << 20, socket.MSG_PEEK).partition(last)[2]:  # until READY is behind it
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            await client.start(on_status=told.append)
+            return told
+        finally:
+            await client.shutdown()
+
+    assert asyncio.run(main()) == ["ready"]
 
 
 async def collect(client, engine_request):

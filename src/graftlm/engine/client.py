@@ -126,7 +126,6 @@ class ProcessEngineClient:
         On failure, and when it is cancelled, `shutdown` has still to be called.
         """
         self._on_status = on_status or self._on_status
-        self._tell_status("starting the engine core")
         loop = asyncio.get_running_loop()
         became_ready = self._became_ready = loop.create_future()
         if self._core is None:
@@ -135,6 +134,8 @@ class ProcessEngineClient:
         assert self._socket is not None
         self._socket.attach(loop)
         child = self._core.child
+        if not child.channel.has_message():  # else one that was begun is further by now, and says so next
+            self._tell_status("starting the engine core")
         loop.add_reader(child.channel.fileno(), self._on_channel)
         loop.add_reader(child.sentinel, self._on_exit)
         ready = msgspec.msgpack.decode(await became_ready, type=EngineReady)
@@ -251,7 +252,8 @@ class ProcessEngineClient:
         frame = self._core.child.channel.recv_frame()
         match frame:
             case (FrameKind.STATUS, data):
-                self._tell_status(data.decode())
+                if not self._core.child.channel.has_message():  # else it is over: they waited while we imported
+                    self._tell_status(data.decode())
             case (FrameKind.READY, data):
                 if self._became_ready is not None and not self._became_ready.done():
                     self._became_ready.set_result(data)
