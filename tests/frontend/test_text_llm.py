@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoints import EOS_ID
@@ -101,6 +102,48 @@ def test_bad_wishes_are_refused_and_leave_the_engine_usable(tiny: LLM) -> None:
         tiny.generate([["a", "b"]], GREEDY)  # type: ignore[list-item]
     with pytest.raises(NotYetSupported):
         tiny.chat([{"role": "user", "content": [{"type": "image_url"}]}], GREEDY)
+
+    assert len(tiny.generate("oh", GREEDY)[0].outputs[0].token_ids) == 8
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "sentence"),
+    [
+        ("chat", "hi", r"messages='hi' is not possible: give a list of messages, such as \[\{"),
+        ("chat", ["hi"], "messages='hi' is not possible: give a list of messages"),
+        ("chat", {"role": "user"}, "messages={'role': 'user'} is not possible: give a list"),
+        ("chat", [{"content": "hi"}], "messages={'content': 'hi'} is not possible: give a list"),
+        ("chat", [{"role": "user", "content": 5}], "messages=5 is not possible: give each message's content"),
+        ("chat", None, "messages=None is not possible"),
+        ("chat", [[{"role": "user", "content": "hi"}], "hi"], "messages='hi' is not possible"),
+        ("generate", None, "prompts=None is not possible: give texts, or lists of token ids"),
+        ("generate", 5, "prompts=5 is not possible"),
+        ("generate", b"hi", "prompts=b'hi' is not possible"),
+        ("generate", {"prompt": "hi"}, "prompts={'prompt': 'hi'} is not possible"),
+        ("generate", ["oh", {"prompt": "hi"}], "prompts={'prompt': 'hi'} is not possible"),
+        ("generate", ["oh", None], "prompts=None is not possible"),
+        ("encode", 5, "prompt=5 is not possible: give a text"),
+    ],
+    ids=str,
+)
+def test_what_is_of_the_wrong_type_is_named_with_the_cure(
+    tiny: LLM, method: str, value: Any, sentence: str
+) -> None:
+    """One error, of ours from the beginning: no template and no library is blamed."""
+    with pytest.raises(InvalidParameter, match=f"^{sentence}") as caught:
+        getattr(tiny, method)(value)
+
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+
+
+def test_params_and_variables_of_the_wrong_type_are_named(tiny: LLM) -> None:
+    """vLLM's users pass objects of their own; a dictionary is no SamplingParams either."""
+    messages = [{"role": "user", "content": "hi"}]
+    for params in ({"temperature": 0}, 5, "greedy", [{"temperature": 0}]):
+        with pytest.raises(InvalidParameter, match=r"params=.* is not possible: give SamplingParams\(…\), one for"):
+            tiny.generate("oh", params)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="chat_template_kwargs=5 is not possible: give a dictionary"):
+        tiny.chat(messages, GREEDY, chat_template_kwargs=5)  # type: ignore[arg-type]
 
     assert len(tiny.generate("oh", GREEDY)[0].outputs[0].token_ids) == 8
 

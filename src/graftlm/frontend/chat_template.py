@@ -16,13 +16,16 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from graftlm.contracts.errors import NotYetSupported, RequestError, StartupError
+from graftlm.contracts.errors import InvalidParameter, NotYetSupported, RequestError, StartupError
 
 if TYPE_CHECKING:
     from jinja2.parser import Parser
 
     from graftlm.config.engine_config import EngineConfig
     from graftlm.contracts.checkpoint import CheckpointFacts
+
+
+_MESSAGES = 'give a list of messages, such as [{"role": "user", "content": "hi"}]'
 
 
 class NoChatTemplate(RequestError):
@@ -67,10 +70,9 @@ class ChatTemplate:
         `variables` are further names that the template may use.
         """
         names = {"tools": None, "documents": None, **self._special_tokens, **variables}
+        plain = _plain_messages(messages)
         try:
-            return self._template.render(
-                names, messages=_plain_messages(messages), add_generation_prompt=add_generation_prompt
-            )
+            return self._template.render(names, messages=plain, add_generation_prompt=add_generation_prompt)
         except jinja2.TemplateError as error:
             raise ChatTemplateFailed(error.message or type(error).__name__) from error
         except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
@@ -98,7 +100,12 @@ def load_chat_template(
 
 
 def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Write each content as one string: templates of text models know no lists of parts."""
+    """Write each content as one string: templates of text models know no lists of parts. Refuse what is none."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise InvalidParameter("messages", messages, cure=_MESSAGES)
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise InvalidParameter("messages", message, cure=_MESSAGES)
     return [{**message, "content": _plain_content(message.get("content"))} for message in messages]
 
 
@@ -107,6 +114,10 @@ def _plain_content(content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise InvalidParameter(
+            "messages", content, cure="give each message's content as a text, or a list of parts"
+        )
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from graftlm.config.arguments import options_from_keywords
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from graftlm.plugins.host import PluginHost
 
 __all__ = ["LLM", "CompletionOutput", "RequestOutput"]
+
+_PROMPTS = "give texts, or lists of token ids"
+_PARAMS = "give SamplingParams(…), one for all prompts or a list with one for each"
 
 Prompt: TypeAlias = "str | list[int]"
 Messages: TypeAlias = "Sequence[Mapping[str, Any]]"
@@ -92,8 +95,12 @@ class LLM:
         progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of several, with the model's chat template."""
-        single = not messages or isinstance(messages[0], Mapping)
-        conversations = cast("Sequence[Messages]", [messages] if single else messages)
+        if not isinstance(chat_template_kwargs, Mapping | None):
+            raise InvalidParameter(
+                "chat_template_kwargs", chat_template_kwargs, cure="give a dictionary of names for the template"
+            )
+        several = _is_list(messages) and bool(messages) and _is_list(messages[0])
+        conversations = cast("Sequence[Messages]", messages if several else [messages])
         prepared: list[tuple[str | None, list[int]]] = []
         for conversation in conversations:
             text = self.assets.render_chat(
@@ -169,13 +176,22 @@ class _RunningChoice:
 def _as_list(prompts: str | list[int] | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
+    if not isinstance(prompts, Iterable) or isinstance(prompts, bytes | Mapping):
+        raise InvalidParameter("prompts", prompts, cure=_PROMPTS)
     given = list(prompts)
     if given and all(isinstance(item, int) for item in given):
         return [cast("list[int]", given)]
     for item in given:
-        if not isinstance(item, str) and not all(isinstance(token_id, int) for token_id in cast("Any", item)):
-            raise InvalidParameter("prompts", item, cure="give texts, or lists of token ids")
+        ids = cast("Any", item)
+        if not isinstance(item, str) and not (
+            _is_list(item) and all(isinstance(token_id, int) for token_id in ids)
+        ):
+            raise InvalidParameter("prompts", item, cure=_PROMPTS)
     return cast("list[Prompt]", given)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _params_for(
@@ -183,6 +199,11 @@ def _params_for(
 ) -> Sequence[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
+    if not _is_list(params):
+        raise InvalidParameter("params", params, cure=_PARAMS)
+    for wish in params:
+        if not isinstance(wish, SamplingParams):
+            raise InvalidParameter("params", wish, cure=_PARAMS)
     if len(params) != num_prompts:
         cure = f"give one for all, or one for each of the {num_prompts} prompts"
         raise InvalidParameter("params", len(params), cure=cure)

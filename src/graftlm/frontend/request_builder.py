@@ -71,6 +71,8 @@ class RequestBuilder:
         ]
 
     def _check_prompt(self, token_ids: list[int]) -> None:
+        if not isinstance(token_ids, list | tuple):
+            raise InvalidParameter("prompt", token_ids, cure="give a text or a list of token ids")
         if not token_ids:
             raise InvalidParameter("prompt", "", cure="give at least one token")
         if set(map(type, token_ids)) != {int}:

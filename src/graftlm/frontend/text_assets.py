@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graftlm.contracts.errors import RequestError, StartupError
+from graftlm.contracts.errors import InvalidParameter, RequestError, StartupError
 from graftlm.frontend.chat_template import ChatTemplate, NoChatTemplate, load_chat_template
 from graftlm.frontend.tokenizer import Tokenizer, load_tokenizer
 from graftlm.models.checkpoints import read_facts
@@ -54,6 +54,8 @@ class TextAssets:
     max_model_len: int | None = None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if not isinstance(text, str):
+            raise InvalidParameter("prompt", text, cure="give a text")
         if self.tokenizer is None:
             raise NoTokenizer
         self._check_length(text, "prompt")
