@@ -77,6 +77,8 @@ def test_a_command_line_that_cannot_be_read_ends_with_code_2(words: list[str], p
             ["--worker-cls=graftlm.worker.cpu_worker:CpuWorkr"],
             ["CpuWorkr", "did you mean graftlm.worker.cpu_worker:CpuWorker"],
         ),
+        (["--quantization=gguf"], ["--quantization='gguf'", "is safetensors", "q8_0 or q4_0"]),
+        (["--quantization=q8_0", "--dtype=float32"], ["--quantization='q8_0'", "--dtype=float32", "leave one of"]),
         (["--quantization=awq"], ["--quantization='awq'", "nothing provides this name"]),
         (["--custom-ops=+rms_nrm"], ["--custom-ops='+rms_nrm'", "rms_norm"]),
         (["--custom-ops=all,none"], ["--custom-ops='all,none'", "keep one of all and none"]),

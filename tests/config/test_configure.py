@@ -135,6 +135,14 @@ def test_a_platform_may_set_the_base_mode_and_the_switches_of_the_user_stay(chec
         ({"worker_cls": "graftlm.worker.cpu_worker:CPUWorker"}, "graftlm.worker.cpu_worker:CpuWorker?"),
         ({"attention_backend": "TORCH"}, "TORCH_PAGED"),
         ({"quantization": "int3"}, "--quantization='int3'"),
+        (
+            {"quantization": "gguf"},
+            "is safetensors; leave the flag out, or quantize plain weights with q8_0 or q4_0",
+        ),
+        (
+            {"quantization": "q4_0", "dtype": "float"},
+            "--quantization='q4_0': it keeps weights in blocks, and --dtype",
+        ),
         ({"custom_ops": "all,none"}, "--custom-ops"),
         ({"distributed_executor_backend": "ray"}, "--distributed-executor-backend='ray'"),
         ({"dtype": "float16", "kv_cache_memory_bytes": 0}, "--kv-cache-memory-bytes=0"),
@@ -149,6 +157,26 @@ def test_what_cannot_be_served_is_refused_with_value_and_cure(checkpoint, host, 
         configure(options_from_keywords({"model": checkpoint, **options}), host)
 
     assert part in str(caught.value)
+
+
+def test_a_gguf_file_is_not_kept_and_dequantized_at_once(tmp_path, tiny_llama, host):
+    """--dtype float32 is the reference, so beside it the method that keeps blocks is refused, or left out."""
+    from gguf_files import write_llama_gguf
+
+    write_llama_gguf(tmp_path / "m.gguf", tiny_llama, format="Q4_0")
+    asked = {"model": str(tmp_path / "m.gguf"), "dtype": "float32"}
+
+    assert configure(options_from_keywords(asked), host).model.quantization is None
+    with pytest.raises(InvalidOption, match="leave one of the two flags out"):
+        configure(options_from_keywords({**asked, "quantization": "gguf"}), host)
+
+
+def test_more_threads_than_cores_are_warned_of_once(checkpoint, host, caplog):
+    """Thousands of them would only wait for each other."""
+    configure(options_from_keywords({"model": checkpoint, "threads_per_worker": 1024}), host)
+
+    (said,) = [r.getMessage() for r in caplog.records if "more threads than cores" in r.getMessage()]
+    assert "1024 compute threads" in said and "allowed CPUs" in said
 
 
 def test_a_platform_that_leaves_the_worker_class_unset_is_named(checkpoint, host):

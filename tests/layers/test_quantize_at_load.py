@@ -101,14 +101,17 @@ def test_ranks_that_would_cut_a_block_are_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_matrix_without_whole_blocks_stays_plain_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """As llama.cpp falls back for such matrices; said once for each layer."""
-    weight, x = torch.randn(8, 40), torch.randn(2, 40)
-    layer = ColumnParallelLinear(40, 8, bias=False, quant_config=Q4_0Config(None), prefix="model.odd")
-    layer.load_weight(weight)
-    layer.process_weights_after_loading()
+    """As llama.cpp falls back for such matrices; said once for the model, with their count and the first names."""
+    weight, x, config = torch.randn(8, 40), torch.randn(2, 40), Q4_0Config(None)
+    layers = [ColumnParallelLinear(40, 8, bias=False, quant_config=config, prefix=f"odd.{i}") for i in range(5)]
+    for layer in layers:
+        layer.load_weight(weight)
+        layer.process_weights_after_loading()
 
-    torch.testing.assert_close(layer(x), F.linear(x, weight))
-    assert "model.odd stays plain: its 40 columns are no whole blocks of 32" in caplog.text
+    torch.testing.assert_close(layers[0](x), F.linear(x, weight))
+    assert caplog.text.count("stay plain") == 1
+    assert "blocks of 32 columns stay plain, 5 in all: odd.0 (40 columns)" in caplog.text
+    assert "odd.2 (40 columns) and 2 more" in caplog.text and "odd.3" not in caplog.text
 
 
 @pytest.mark.parametrize("tied", [True, False])

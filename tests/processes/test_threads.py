@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import sys
 
+import pytest
+
 from graftlm.processes import threads
 
 
@@ -16,6 +18,43 @@ def test_workers_share_the_cores(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert threads.thread_environment(1)["OMP_NUM_THREADS"] == "2"
     assert "OMP_NUM_THREADS" not in threads.quiet_environment()
+
+
+@pytest.mark.parametrize(
+    ("workers", "asked", "variable", "parts"),
+    [
+        (1, 4, None, None),
+        (2, None, None, None),
+        (
+            1,
+            1024,
+            None,
+            ["1 worker with 1024", "4 usable cores (allowed CPUs ", "--threads-per-worker", "4 or less"],
+        ),
+        (2, 3, None, ["2 workers with 3", "4 usable cores", "2 or less"]),
+        (8, None, None, ["8 workers with 1", "--tensor-parallel-size=4 or less"]),
+        (2, None, "9", ["2 workers with 9", "OMP_NUM_THREADS to 2 or less"]),
+    ],
+)
+def test_more_threads_than_cores_are_told_with_the_cure(monkeypatch, workers, asked, variable, parts):
+    """By flag, by variable, and as a product with the workers; as many as there are is no matter."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 4)
+
+    said = threads.crowding(workers, asked)
+
+    assert (said is None) is (parts is None)
+    assert all(part in (said or "") for part in parts or ()), said
+
+
+def test_the_allowed_cpus_are_named_as_ranges(monkeypatch):
+    """As `taskset` takes them; a container's share is told beside."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 5, 7, 8}, raising=False)
+    monkeypatch.setattr(threads, "_container_share", lambda: 3)
+
+    assert threads._allowed() == "allowed CPUs 0-2,5,7-8, 3 of them at a time"
 
 
 def test_container_share_cuts_the_cores(monkeypatch, tmp_path):

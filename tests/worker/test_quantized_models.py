@@ -104,9 +104,9 @@ def test_a_checkpoint_in_half_precision_is_quantized_from_its_own_numbers(
     )
     requests = [greedy(f"r{i}", prompt) for i, prompt in enumerate(PROMPTS)]
 
-    ours = Engine(half, quantization="q4_0", dtype="float32").outputs(requests)
+    ours = Engine(half, quantization="q4_0").outputs(requests)
 
-    assert ours == Engine(widened, quantization="q4_0", dtype="float32").outputs(requests)
+    assert ours == Engine(widened, quantization="q4_0").outputs(requests)
 
 
 def test_a_gguf_file_is_not_quantized_twice(tiny_llama: Path, tmp_path: Path) -> None:

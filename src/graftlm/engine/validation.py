@@ -31,6 +31,8 @@ BUILT_IN_EXECUTORS = ("uni", "mp")
 BUILT_IN_COMPILERS = ("eager", "inductor")
 #: Kept equal to what the CPU platform can name; a test compares them.
 BUILT_IN_ATTENTION_BACKENDS = ("TORCH_PAGED",)
+#: Methods that keep weights in blocks, from the file or from loading on, up to the kernel.
+KEEPS_BLOCKS = ("gguf", "q8_0", "q4_0")
 
 _MOST = 2**31 - 1
 _MOST_BYTES = 2**63 - 1
@@ -84,6 +86,7 @@ def check_names(config: EngineConfig, host: PluginHost, platform: Platform) -> N
         check_name_or_class("--attention-backend", backend, names)
     method = config.model.quantization
     if method is not None:
+        _check_effect(config, method)
         known = {*quantization_names(), *host.available(points.QUANTIZATION_METHODS)}
         if method not in known and method == quantization_of(config.model.hf_config):
             raise StartupError(
@@ -174,6 +177,23 @@ def _already_imported(module: str, function: str) -> list[str]:
     loaded = sys.modules.get(module)
     names = getattr(loaded, function, None)
     return list(names()) if names is not None else []
+
+
+def _check_effect(config: EngineConfig, method: str) -> None:
+    """Refuse a method that another flag contradicts, or that the checkpoint has no weights for."""
+    if method in KEEPS_BLOCKS and config.asked_by_user("model.dtype") == "float32":
+        raise InvalidOption(
+            "--quantization", method,
+            problem="it keeps weights in blocks, and --dtype=float32 computes the reference, with all of them "
+            "dequantized",
+            cure="leave one of the two flags out",
+        )  # fmt: skip
+    if config.asked_by_user("model.quantization") == "gguf" and config.model.format == "safetensors":
+        raise InvalidOption(
+            "--quantization", method,
+            problem=f"it keeps the blocks of a GGUF file, and {config.model.path} is safetensors",
+            cure="leave the flag out, or quantize plain weights with q8_0 or q4_0",
+        )  # fmt: skip
 
 
 def _verify_quantization(platform: Platform, method: str) -> None:

@@ -34,7 +34,8 @@ def _choose_backend(question: AttentionQuestion, config: EngineConfig) -> tuple[
     Quantized weights have lost more than 16-bit keys and values do: left to us, theirs are float16 where possible.
     """
     selected = config.attention.attention_backend
-    if config.cache.kv_cache_dtype == "auto" and config.model.quantization and question.dtype == "float32":
+    left_to_us = config.cache.kv_cache_dtype == "auto" and config.asked_by_user("model.dtype") != "float32"
+    if left_to_us and config.model.quantization and question.dtype == "float32":
         shorter = msgspec.structs.replace(question, kv_cache_dtype="float16")
         with contextlib.suppress(InvalidAttentionBackend):
             return "float16", get_attn_backend(shorter, selected)

@@ -11,6 +11,7 @@ from graftlm.contracts.points import COMMUNICATORS
 from graftlm.platforms import memory
 from graftlm.platforms.attention import attention_class_path
 from graftlm.platforms.preferred import preferred_class_path
+from graftlm.processes.threads import crowding
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,9 @@ class CpuPlatform(Platform):
                 "kernels missing: graftlm-kernels is not installed, so all is computed in plain torch, which is "
                 "slower, and quantized weights take their full size; install it, in a checkout by `make install`"
             )
+        parallel = config.parallel
+        if crowded := crowding(parallel.world_size, parallel.threads_per_worker):
+            logger.warning("more threads than cores: %s", crowded)
         if config.parallel.worker_cls == "auto":
             config.parallel.worker_cls = "graftlm.worker.cpu_worker:CpuWorker"
 

@@ -38,6 +38,36 @@ def threads_of_worker(num_workers: int, threads_per_worker: int | None = None) -
     return int(chosen) if chosen.isdecimal() and int(chosen) > 0 else max(1, usable_cores() // num_workers)
 
 
+def crowding(num_workers: int, threads_per_worker: int | None = None) -> str | None:
+    """Say that the workers' threads are more than the cores they may use, and the cure; None where they are not."""
+    threads, cores = threads_of_worker(num_workers, threads_per_worker), usable_cores()
+    if num_workers * threads <= cores:
+        return None
+    if num_workers > cores:
+        cure = f"use --tensor-parallel-size={cores} or less"
+    elif threads_per_worker is not None:
+        cure = f"leave --threads-per-worker out, or use {cores // num_workers} or less"
+    else:
+        cure = f"set OMP_NUM_THREADS to {cores // num_workers} or less, or unset it"
+    workers = "1 worker" if num_workers == 1 else f"{num_workers} workers"
+    usable = "1 usable core" if cores == 1 else f"{cores} usable cores"
+    return f"{workers} with {threads} compute threads each, on {usable} ({_allowed()}), wait for each other: {cure}"
+
+
+def _allowed() -> str:
+    """Name the CPUs this process may run on, and the container's share of them."""
+    try:
+        cpus = sorted(os.sched_getaffinity(0))
+    except AttributeError:
+        cpus = list(range(os.cpu_count() or 1))
+    starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
+    ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
+    ranges = (str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    share = _container_share()
+    limit = f", {share} of them at a time" if share is not None and share < len(cpus) else ""
+    return f"allowed CPUs {','.join(ranges)}{limit}"
+
+
 def thread_environment(num_workers: int = 1, threads_per_worker: int | None = None) -> dict[str, str]:
     """Return the variables for a process that is one of `num_workers` workers on this machine."""
     return {

@@ -37,6 +37,7 @@ class QuantizeAtLoad(QuantizationConfig):
     def __init__(self, keeper: QuantizationConfig | None) -> None:
         self.keeper = keeper
         self._said: set[str] = set()
+        self._plain: dict[str, int] = {}
 
     @classmethod
     def from_checkpoint(cls, hf_config: dict[str, Any]) -> QuantizeAtLoad:
@@ -55,6 +56,23 @@ class QuantizeAtLoad(QuantizationConfig):
             why = "is not installed: install graftlm-kernels" if self.keeper is None else "does not run here"
             self.say_once(f"weights are rounded to {self.format} and kept in full size: method {KEEPER!r} {why}")
         return QuantizingMethod(self, prefix=prefix, kept=kept)
+
+    def note_plain(self, prefix: str, columns: int) -> None:
+        """Take note of a matrix that has no whole blocks."""
+        self._plain[prefix] = columns
+
+    def tell_plain(self) -> None:
+        """Say, once for the whole model, which matrices have no whole blocks; for when it has been built."""
+        if not self._plain:
+            return
+        names = [f"{prefix} ({columns} columns)" for prefix, columns in self._plain.items()]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        block = BLOCK_FORMATS[self.format].block_columns
+        self.say_once(
+            f"matrices without whole blocks of {block} columns stay plain, {len(names)} in all: "
+            f"{', '.join(names[:3])}{more}"
+        )
+        self._plain.clear()
 
     def say_once(self, text: str) -> None:
         if text not in self._said:
@@ -103,7 +121,7 @@ class QuantizingMethod(LinearMethod):
         block = BLOCK_FORMATS[self.config.format].block_columns
         whole = getattr(layer, "total_input_size", input_size)  # before the ranks cut it
         if whole % block:
-            self.config.say_once(f"{self.prefix} stays plain: its {whole} columns are no whole blocks of {block}")
+            self.config.note_plain(self.prefix, whole)
             self.is_plain, self.inner = True, UnquantizedLinearMethod()
         elif input_size % block:
             raise ModelMismatch(
@@ -126,6 +144,7 @@ class QuantizingMethod(LinearMethod):
         self.inner.load_weight(layer, weight, row_offset=row_offset)
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        self.config.tell_plain()
         self.inner.process_weights_after_loading(layer)
         # Past the methods of this class: what is loaded costs no second call.
         self.__dict__.update(apply=self.inner.apply, embed=self.inner.embed)
