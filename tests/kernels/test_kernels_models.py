@@ -150,6 +150,18 @@ def test_a_wrong_kernel_is_refused_before_it_serves(tiny_llama, tmp_path, monkey
         assert words in str(error.value)
 
 
+def test_a_server_says_which_formats_it_dequantizes(tiny_llama, tmp_path):
+    """At its default log level, once for a format and not for each matrix: the weights take more than the file."""
+    from gguf_files import write_llama_gguf
+    from server import Server
+
+    write_llama_gguf(tmp_path / "m.gguf", tiny_llama, format="Q5_1")
+    server = Server([str(tmp_path / "m.gguf"), "--no-preload"]).start()
+    server.stop()
+
+    assert server.output.count("weights dequantized format=Q5_1") == 1, server.output
+
+
 def test_two_ranks_quantize_their_own_shares(tiny_llama):
     """Each rank quantizes its rows and columns; greedy tokens are those of one rank."""
     from graftlm import LLM, SamplingParams
@@ -157,7 +169,7 @@ def test_two_ranks_quantize_their_own_shares(tiny_llama):
     prompts = [[(5 * i + j) % 90 + 3 for j in range(9)] for i in range(3)]
     found = []
     for ranks in (1, 2):
-        with LLM(str(tiny_llama), quantization="q4_0", tensor_parallel_size=ranks, dtype="float32") as llm:
+        with LLM(str(tiny_llama), quantization="q4_0", tensor_parallel_size=ranks) as llm:
             results = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=12), progress=False)
             found.append([result.outputs[0].token_ids for result in results])
 

@@ -4,18 +4,21 @@ import json
 import logging
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 from graftlm.config.errors import InvalidOption
 from graftlm.processes import logs
 
+REPOSITORY = Path(__file__).parents[2]
+
 
 @pytest.fixture(autouse=True)
 def logging_restored(monkeypatch):
     """Leave the logging of the test session as it was."""
     root = logging.getLogger()
-    names = ("", "graftlm", "plugin", "plugin.acme", "acme_lib")
+    names = ("", *logs.OWN_LOGGERS, "plugin.acme", "acme_lib")
     before = (root.handlers[:], {name: logging.getLogger(name).level for name in names}, logs._settings)
     monkeypatch.setattr("graftlm.processes.lost_errors._is_listening", True)  # the session's hooks are pytest's
     yield
@@ -40,6 +43,19 @@ def test_text_lines_name_process_and_logger(capsys):
         first,
     )
     assert second.endswith("acme_lib: shown")
+
+
+def test_every_distribution_of_ours_is_heard_as_the_engine_is(capsys):
+    """What the kernels say of a start is shown by default, and follows --log-level LEVEL."""
+    packages = [path.parent.name for path in (REPOSITORY / "kernels" / "src").glob("*/__init__.py")]
+    for levels in ([], ["warning"], ["debug"]):
+        logs.configure_logging(levels)
+        for name in packages:
+            logging.getLogger(f"{name}.module").info("info")
+            logging.getLogger(f"{name}.module").debug("debug")
+    said = [line.rsplit(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+
+    assert packages and said == ["info", "info", "debug"] * len(packages)
 
 
 def test_json_lines_carry_the_traceback(capsys):

@@ -20,8 +20,9 @@ from graftlm.processes.lost_errors import name_plugins_of_lost_errors
 
 LogFormat = Literal["text", "json"]
 
-#: What a bare `--log-level LEVEL` changes; other libraries stay at WARNING unless they are named.
-OWN_LOGGERS = ("graftlm", "plugin")
+#: What a bare `--log-level LEVEL` changes: our distributions, each a name of its own to `logging`, and all plugins.
+#: Other libraries stay at WARNING unless they are named.
+OWN_LOGGERS = ("graftlm", "graftlm_kernels", "plugin")
 
 
 class LogSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -61,7 +62,7 @@ def current_log_settings() -> LogSettings:
 
 
 def parse_levels(levels: Sequence[str]) -> dict[str, int]:
-    """Map logger names to levels ('' is the root); a bare LEVEL sets graftlm and all plugins."""
+    """Map logger names to levels ('' is the root); a bare LEVEL sets `OWN_LOGGERS`."""
     known = logging.getLevelNamesMapping()
     chosen: dict[str, int] = {}
     for entry in levels:
