@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from checkpoints import make_tiny_llama
 from gguf_files import write_llama_gguf
 from graftlm_kernels.native import instruction_set
 from plugin_packages import run_graftlm
@@ -36,7 +39,7 @@ def test_weights_in_blocks_are_explained_with_their_format(tiny_llama: Path, qua
     """Where the quantization method multiplies instead of the op, it is named."""
     told = explain("op", "linear", "--model", str(quantized))
     assert "the quantization method gguf of graftlm-kernels" in told.splitlines()[0]
-    assert "format: 16 × Q4_1" in told
+    assert "format: 10 × Q4_1" in told
     told = explain("op", "linear", "--model", str(tiny_llama))
     assert "linear.graftlm_kernels runs" in told.splitlines()[0]
     assert "format: float32" in told
@@ -49,6 +52,81 @@ def test_a_server_tells_in_which_formats_it_keeps_its_weights(quantized: Path) -
 
     assert "graftlm_kernels.quantization.GGUFLinearMethod" in told.splitlines()[0]
     assert f"weights in Q4_1, {instruction_set()}; in engine core (" in told
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tiny_llama: Path, quantized: Path) -> dict[str, Path]:
+    """Some whose weights the kernels keep as they are, and some whose they do not."""
+    folder = quantized.parent
+    write_llama_gguf(folder / "q5.gguf", tiny_llama, format="Q5_0")
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12}
+    odd = make_tiny_llama(folder / "odd", hidden_size=72, intermediate_size=100, **heads)
+    half = make_tiny_llama(folder / "half", intermediate_size=100)
+    return {"Q4_1": quantized, "Q5_0": folder / "q5.gguf", "plain": tiny_llama, "odd": odd, "half": half}
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "formats"),
+    [
+        ("Q4_1", [], "10 × Q4_1"),
+        ("Q5_0", [], "10 × float32"),
+        ("plain", [], "float32"),
+        ("plain", ["--quantization", "q4_0"], "9 × Q4_0, 1 × Q8_0"),
+        ("odd", ["--quantization", "q8_0"], "float32"),
+        ("half", ["--quantization", "q8_0"], "8 × Q8_0, 2 × float32"),
+    ],
+)
+def test_what_will_run_is_what_a_server_runs(
+    checkpoints: dict[str, Path], name: str, flags: list[str], formats: str
+) -> None:
+    """In which formats, with which instructions, by whom, and what was refused: of a checkpoint and of a server."""
+    model = [str(checkpoints[name]), *flags]
+    (told,) = json.loads(explain("op", "linear", "--json", "--model", *model))
+    with Server(model) as server:
+        (asked,) = json.loads(explain("op", "linear", "--json", "--url", server.base_url))
+
+    assert told["facts"]["format"] == formats
+    assert f"{instruction_set()} (" in told["facts"]["instruction set"]
+    methods = {c["name"]: c["reason"] for c in told["candidates"] if "weights in" in c.get("reason", "")}
+    kept = {c["name"]: c["reason"] for c in asked["candidates"] if "weights in" in c.get("reason", "")}
+    assert methods == {n: reason.replace("; in engine core", "") for n, reason in kept.items()}
+    plain = [c["reason"] for c in asked["candidates"] if c["name"] == "linear.graftlm_kernels"]
+    assert bool(plain) is ("linear.graftlm_kernels runs" in told["answer"]) is ("built" in told["facts"])
+    assert all(f"; float32, {instruction_set()}; in engine core (" in reason for reason in plain)
+    assert refused(told, "q8_0") == refused(asked, "q8_0")
+    assert bool(refused(told, "q8_0")) is (name in ("odd", "half"))
+    if name == "Q5_0":
+        assert refused(told, "graftlm_kernels.quantization.GGUFLinearMethod") == {
+            "it keeps no Q5_0, which is dequantized (10 layers)"
+        }
+
+
+def refused(explanation: dict[str, Any], name: str) -> set[str]:
+    """Return why a method was refused, wherever that was."""
+    found = [c for c in explanation["candidates"] if c["state"] == "refused" and c["name"] == name]
+    return {c["reason"].replace("; in engine core", "") for c in found}
+
+
+def test_weights_that_a_method_refuses_are_refused_as_at_a_start(quantized: Path) -> None:
+    """A file of blocks is not quantized again: the same sentence, and code 1."""
+    flags = [str(quantized), "--quantization", "q8_0"]
+    done = run_graftlm("plugins", "explain", "op", "linear", "--json", "--model", *flags)
+    started = run_graftlm("run", *flags, "-p", "hi", "--max-tokens", "1")
+
+    (told,) = json.loads(done.stdout)
+    assert done.returncode == 1 and not told["answer"]
+    assert "is quantized to Q4_1 already, and a second rounding would only lose" in told["error"]
+    assert told["error"] in started.stderr
+
+
+def test_a_server_tells_format_and_instruction_set_of_every_op(tiny_llama: Path) -> None:
+    """Of the model's ops and of the sampler's, which the answer for a checkpoint knows, too."""
+    told = explain("op", "choose_tokens", "--model", str(tiny_llama))
+    assert "choose_tokens.graftlm_kernels runs" in told and "format: float32" in told
+    with Server([str(tiny_llama)]) as server:
+        for op in ("linear", "rms_norm", "choose_tokens"):
+            told = explain("op", op, "--url", server.base_url)
+            assert f"provider {op}.graftlm_kernels; float32, {instruction_set()}; in engine core (" in told
 
 
 def test_an_instruction_set_that_cannot_run_is_one_sentence(tiny_llama: Path) -> None:

@@ -53,7 +53,12 @@ def test_a_server_warns_once_and_tells_it_when_asked(own, tiny_llama):
     assert "kernel=paged_attention.decode function=own_attention:decode owner=own-attention" in lines[0]
     assert f"{REASON}; --attention-backend TORCH_PAGED calls them" in lines[0]
     assert told["answer"] == f"replaced by own_attention:decode of own-attention, but not in use: {REASON}"
-    assert {c["state"] for c in told["candidates"]} == {"not in use"}
+    states = {(c["state"], c["name"], c.get("owner", "")) for c in told["candidates"]}
+    assert states == {
+        ("not in use", "paged_attention.decode", "own-attention"), ("lost", "paged_attention.decode", ""),
+        ("not in use", "paged_attention.prefill", ""), ("not in use", "paged_attention.write", ""),
+        ("won", "sampling.best_token", ""), ("won", "sampling.inverse_transform", ""),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("model", [True, False], ids=["of a model", "of no model"])

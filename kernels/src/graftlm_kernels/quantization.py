@@ -81,6 +81,9 @@ class GGUFLinearMethod(LinearMethod):
         take_over()
         self.input_size, self.output_size, self.dtype = input_size, output_size, dtype
 
+    def would_keep(self, layer: torch.nn.Module, weight: Any) -> str:
+        return self._readable(weight)[1]
+
     def load_weight(self, layer: torch.nn.Module, weight: Any, *, row_offset: int) -> None:
         rows, name, code = self._readable(weight)
         if not self.parts:

@@ -36,7 +36,7 @@ def report(error: Exception, *, command: str) -> int:
         shown = error.__cause__ if isinstance(error, _PLUGIN_BUGS) and error.__cause__ is not None else error
         text = getattr(error, "traceback", "") or "".join(traceback.format_exception(shown))
         print(text.rstrip(), file=sys.stderr)
-    _say(_sentence(error))
+    _say(sentence(error))
     return FAILED
 
 
@@ -54,7 +54,8 @@ def _on_purpose(error: Exception) -> bool:
     return isinstance(error, ConfigError | GraftlmError | PluginError) or bool(getattr(error, "expected", False))
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """Say an error in one line, with its notes; what was not raised on purpose says its class, too."""
     notes = [note for note in getattr(error, "__notes__", []) if note not in str(error)]
     text = str(error) or type(error).__name__
     if not _on_purpose(error) and not hasattr(error, "cause"):

@@ -31,6 +31,10 @@ class LinearMethod(ABC):
         """The instructions that multiply on this machine, as "avx2"; "" where the method has no choice."""
         return ""
 
+    def would_keep(self, layer: torch.nn.Module, weight: Any) -> str:
+        """Return what `kept_as` will be of rows like `weight`, and keep none; raise what `load_weight` would."""
+        return ""
+
     @abstractmethod
     def create_weights(
         self, layer: torch.nn.Module, *, input_size: int, output_size: int, dtype: torch.dtype

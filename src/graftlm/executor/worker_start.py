@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from graftlm.contracts.errors import StartupError
 from graftlm.contracts.executor import WorkerReport
 from graftlm.contracts.points import WORKERS
-from graftlm.ops.attention.unused_kernels import tell_unused_overrides
+from graftlm.ops.attention.unused_kernels import tell_unused_kernels
 from graftlm.platforms.hooks import call_hook
 from graftlm.plugins import calling, current_host, record
 from graftlm.plugins.named import load_named, plugin_named
@@ -58,7 +58,7 @@ def start_worker(
         begun = time.monotonic()
         with span("load the model"):
             worker.load_model()
-        tell_unused_overrides()
+        tell_unused_kernels()
         logger.info("model loaded rank=%d seconds=%.2f", rank, time.monotonic() - begun)
         report = WorkerReport(
             rank=rank,

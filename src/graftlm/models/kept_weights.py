@@ -1,25 +1,74 @@
-"""Tells the ledger in which formats a loaded model keeps its matrices, and which methods multiply with them.
+"""Tells the ledger in which formats a model keeps its matrices, and which methods multiply with them.
 
 It knows no method: each says it of itself.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
 
 from torch import nn
 
 from graftlm.contracts.quantization import LinearMethod
-from graftlm.plugins import record
+from graftlm.contracts.weights import QuantizedWeight
+from graftlm.layers.quantization.unquantized import UnquantizedLinearMethod
+from graftlm.plugins import record, record_counted
 from graftlm.plugins.registry import key_text
 
 
 def note_kept_weights(model: nn.Module) -> None:
-    """Record an event `weights_kept` for each format; matrices in plain formats are the op `linear`'s business."""
-    kept: Counter[tuple[str, str, str]] = Counter()
-    for layer in model.modules():
-        method = getattr(layer, "linear_method", None)
-        if isinstance(method, LinearMethod) and method.kept_as and not getattr(layer, "tied", False):
-            kept[key_text(type(method.computed_by)), method.kept_as, method.instruction_set] += 1
-    for (method, format, instruction_set), count in kept.items():
-        record("weights_kept", method=method, format=format, instruction_set=instruction_set, count=count)
+    """Record an event `weights_kept` for each format of a model that is loaded.
+
+    Matrices in plain formats are the op `linear`'s business.
+    """
+    _record((method, method.kept_as) for _, method in _matrices(model))
+
+
+@contextlib.contextmanager
+def foreseen_kept_weights(model: nn.Module) -> Iterator[None]:
+    """Inside the block, what is loaded into matrices is only shown to their methods, which keep none of it.
+
+    Afterwards the same is recorded as of a model that is loaded. What a method refuses, it refuses here.
+    """
+    matrices = _matrices(model)
+    formats: defaultdict[nn.Module, list[str]] = defaultdict(list)
+    lost: defaultdict[nn.Module, set[str]] = defaultdict(set)
+
+    def show(method: LinearMethod, layer: nn.Module, weight: Any, *, row_offset: int) -> None:
+        row = weight.narrow(0, 0, min(1, weight.shape[0]))
+        kept = method.would_keep(layer, row)
+        formats[layer].append(kept)
+        if isinstance(weight, QuantizedWeight) and kept not in ("", weight.format):
+            lost[layer].add(weight.format)
+
+    for _, method in matrices:
+        method.__dict__["load_weight"] = partial(show, method)
+    yield
+    _record((method, "+".join(dict.fromkeys(filter(None, formats[layer])))) for layer, method in matrices)
+    for layer, method in matrices:
+        for format in sorted(lost[layer]):
+            name = key_text(type(method.computed_by))
+            record_counted("weights_plain", method=name, reason=f"it keeps no {format}, which is dequantized")
+
+
+def _matrices(model: nn.Module) -> list[tuple[nn.Module, LinearMethod]]:
+    """Return the layers with a matrix of their own, and the methods that keep them."""
+    found = [(layer, getattr(layer, "linear_method", None)) for layer in model.modules()]
+    return [
+        (layer, method)
+        for layer, method in found
+        if isinstance(method, LinearMethod) and not getattr(layer, "tied", False)
+    ]
+
+
+def _record(kept: Iterable[tuple[LinearMethod, str]]) -> None:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for method, format in kept:
+        if not isinstance(method.computed_by, UnquantizedLinearMethod):
+            counts[key_text(type(method.computed_by)), format, method.instruction_set] += 1
+    for (name, format, instruction_set), count in counts.items():
+        record("weights_kept", method=name, format=format, instruction_set=instruction_set, count=count)

@@ -43,7 +43,7 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
     weights are never in memory twice.
     """
     started = time.monotonic()
-    with _naming_checkpoint(config):
+    with naming_checkpoint(config):
         since = number_of_events()
         with span("build the model"):
             model = build_model(config, device)
@@ -64,14 +64,20 @@ def load_model(config: EngineConfig, device: torch.device) -> nn.Module:
     return model
 
 
-def build_model(config: EngineConfig, device: torch.device, *, model_cls: type[Any] | None = None) -> nn.Module:
+def build_model(
+    config: EngineConfig,
+    device: torch.device,
+    *,
+    model_cls: type[Any] | None = None,
+    failures: list[Exception] | None = None,
+) -> nn.Module:
     """Construct the architecture's class as `Model(config=…, prefix="")`, its parameters not yet filled.
 
-    `model_cls` is for tests of a class that no registry knows.
+    `model_cls` is for tests of a class that no registry knows; `failures` is as in `building`.
     """
     chosen: Any = model_cls or ModelRegistry.load_class(config.model.architecture)
     dtype = _DTYPES[config.model.dtype]
-    with _torch_defaults(dtype, device), building(config, dtype=dtype, device=device):
+    with _torch_defaults(dtype, device), building(config, dtype=dtype, device=device, failures=failures):
         model: nn.Module = chosen(config=config, prefix="")
     model.requires_grad_(False)
     return model.eval()
@@ -79,17 +85,22 @@ def build_model(config: EngineConfig, device: torch.device, *, model_cls: type[A
 
 def fill_model(model: nn.Module, config: EngineConfig) -> None:
     """Load the checkpoint's tensors, refuse a model that did not get all of its own, and pack once."""
-    loaded = model.load_weights(iterate_weights(config))  # type: ignore[operator]
-    if missing := missing_weights(model, set(loaded), stacked=getattr(model, "stacked", ())):
-        raise MissingTensors(config.model.path, missing=missing, architecture=config.model.architecture)
+    hand_out_weights(model, config)
     for module in model.modules():
         pack = getattr(module, "process_weights_after_loading", None)
         if pack is not None:
             pack()
 
 
+def hand_out_weights(model: nn.Module, config: EngineConfig) -> None:
+    """Give the checkpoint's tensors to the layers, and refuse a model that did not get all of its own."""
+    loaded = model.load_weights(iterate_weights(config))  # type: ignore[operator]
+    if missing := missing_weights(model, set(loaded), stacked=getattr(model, "stacked", ())):
+        raise MissingTensors(config.model.path, missing=missing, architecture=config.model.architecture)
+
+
 @contextlib.contextmanager
-def _naming_checkpoint(config: EngineConfig) -> Iterator[None]:
+def naming_checkpoint(config: EngineConfig) -> Iterator[None]:
     """Say which checkpoint does not suit its model, or is too large for the memory."""
     try:
         yield

@@ -49,6 +49,10 @@ class BuildContext:
     """(op, method, reason) -> how many objects"""
     refusals: Counter[tuple[str, str, str]] = dataclasses.field(default_factory=Counter)
     """(op, implementation, why it cannot serve) -> how many objects"""
+    instruction_sets: dict[str, str] = dataclasses.field(default_factory=dict)
+    """implementation -> the instructions with which it computes here, "" where it has no choice"""
+    failures: list[Exception] | None = None
+    """What implementations raised when they were asked; None where that ends the build."""
     state: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What floors above keep for the length of the build."""
 
@@ -57,12 +61,17 @@ _current: ContextVar[BuildContext | None] = ContextVar("graftlm_build", default=
 
 
 @contextmanager
-def building(config: EngineConfig, *, dtype: torch.dtype, device: torch.device) -> Iterator[BuildContext]:
-    """Make `config`, `dtype` and `device` those of every layer constructed inside the block."""
+def building(
+    config: EngineConfig, *, dtype: torch.dtype, device: torch.device, failures: list[Exception] | None = None
+) -> Iterator[BuildContext]:
+    """Make `config`, `dtype` and `device` those of every layer constructed inside the block.
+
+    With `failures`, an implementation that raises when it is asked is refused, and its exception put there; it is
+    for who wants to know what else would be built.
+    """
     default_base = "none" if config.compilation.backend == "inductor" else "all"
-    context = BuildContext(
-        config, dtype, device, parse_switches(config.compilation.custom_ops, default_base=default_base)
-    )
+    switches = parse_switches(config.compilation.custom_ops, default_base=default_base)
+    context = BuildContext(config, dtype, device, switches, failures=failures)
     token = _current.set(context)
     try:
         yield context
@@ -100,7 +109,10 @@ def _report(context: BuildContext) -> None:
         record("op_swapped", cls=cls, replacement=replacement, count=count)
         logger.info("op swapped cls=%s replacement=%s count=%d", cls, replacement, count)
     for (op, method, reason), count in context.choices.items():
-        record("op_dispatched", op=op, method=method, reason=reason, count=count)
+        record(
+            "op_dispatched", op=op, method=method, reason=reason, format=str(context.dtype).removeprefix("torch."),
+            instruction_set=context.instruction_sets.get(method, ""), count=count,
+        )  # fmt: skip
         logger.debug("op dispatched op=%s method=%s reason=%s count=%d", op, method, reason, count)
     for (op, implementation, reason), count in context.refusals.items():
         record("op_refused", op=op, implementation=implementation, reason=reason, count=count)

@@ -14,6 +14,7 @@ from graftlm.ops.entry_points import available, find, load_if_sound
 from graftlm.ops.implementation import OpImplementation
 from graftlm.plugins import calling
 from graftlm.plugins.slow_calls import calling_at_start
+from graftlm.plugins.spelling import error_text
 
 if TYPE_CHECKING:
     from graftlm.contracts.platform import Platform
@@ -64,28 +65,47 @@ def _first_provider(
 ) -> tuple[OpImplementation | None, str]:
     """Return the first implementation that supports the op and its name, or None and why there is none."""
     refusals: list[str] = []
-    asked: set[str] = build.state.setdefault("op_implementations_asked", set())
     for provider in dict.fromkeys((*build.config.compilation.op_providers, *platform.op_providers)):
         if provider == "native":
             return None, "provider native"
         name = f"{op.name}.{provider}"
-        cls = _load(name, build)
-        if cls is None:
+        try:
+            answer = _ask(name, op, build, shape)
+        except Exception as error:
+            if build.failures is None:
+                raise
+            build.failures.append(error)
+            answer = f"it raised {error_text(error)}"
+        if answer is None:
             continue
-        # Watched for the first of a model's many objects only: a watch takes a thread.
-        watched = calling if name in asked else calling_at_start
-        asked.add(name)
-        with watched(find(OP_IMPLEMENTATIONS, name), "supports"):
-            answer = cls.supports(device=build.device, dtype=build.dtype, shape=shape)
-        if answer is True:
-            with watched(find(OP_IMPLEMENTATIONS, name), "construction"):
-                return cls(op), name
-        refusal = str(answer or "not supported")
-        build.refusals[op.name, name, refusal] += 1
-        refusals.append(f"{name}: {refusal}")
+        if not isinstance(answer, str):
+            return answer, name
+        build.refusals[op.name, name, answer] += 1
+        refusals.append(f"{name}: {answer}")
     if refusals:
         return None, "no provider fits (" + "; ".join(refusals) + ")"
     return None, "the reference; no other implementation for this platform"
+
+
+def _ask(name: str, op: CustomOp, build: BuildContext, shape: tuple[int, ...]) -> OpImplementation | str | None:
+    """Return an implementation for the op, or why there is none; None where nobody provides it."""
+    cls = _load(name, build)
+    if cls is None:
+        return None
+    plugin = find(OP_IMPLEMENTATIONS, name)
+    asked: set[str] = build.state.setdefault("op_implementations_asked", set())
+    # Watched for the first of a model's many objects only: a watch takes a thread.
+    watched = calling if name in asked else calling_at_start
+    asked.add(name)
+    with watched(plugin, "supports"):
+        answer = cls.supports(device=build.device, dtype=build.dtype, shape=shape)
+    if answer is not True:
+        return str(answer or "not supported")
+    if name not in build.instruction_sets:
+        with watched(plugin, "instruction_set"):
+            build.instruction_sets[name] = str(cls.instruction_set())
+    with watched(plugin, "construction"):
+        return cls(op)
 
 
 def _load(name: str, build: BuildContext) -> type[OpImplementation] | None:

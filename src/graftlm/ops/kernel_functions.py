@@ -87,11 +87,6 @@ def kernel_override(name: str) -> tuple[str, str] | None:
     return (value_text(_overrides.peek(name)), _overrides.owner(name)) if name in _overrides else None
 
 
-def overridden_kernels() -> list[str]:
-    """Return the names of the kernel functions that somebody replaced in this process."""
-    return [name for name in kernel_names() if name in _overrides]
-
-
 def is_bound(name: str) -> bool:
     """Tell whether an object of this process has bound the kernel function `name`, replaced or not."""
     host = find_host()

@@ -60,7 +60,7 @@ class ModelRunner:
             default_seed=config.model.seed,
         )
         self._decode_inputs = DecodeInputs(self.batch, device)
-        self.sampler = _build_sampler(config, device) if is_driver else None
+        self.sampler = _verified_sampler(config, device) if is_driver else None
         capture_steps = backends[0].capture_steps if len(backends) == 1 else lambda _: None
         self._forward = capture_steps(model) or model
         self._greedy = capture_steps(GreedyStep(model, self.sampler))
@@ -185,19 +185,26 @@ def _entries(ranked: LogprobTensors, token_ids: list[int], num_top: list[int]) -
     ]
 
 
-def _build_sampler(config: EngineConfig, device: torch.device) -> Sampler:
+def _verified_sampler(config: EngineConfig, device: torch.device) -> Sampler:
+    sampler = build_sampler(config, device)
+    if config.compilation.verify_ops:
+        verify_ops(sampler, config, dtype=torch.float32, device=device)
+    return sampler
+
+
+def build_sampler(
+    config: EngineConfig, device: torch.device, *, failures: list[Exception] | None = None
+) -> Sampler:
     """Construct the sampler's ops as those of a model, so that switches and plugins reach them.
 
-    Switches of the model's own ops are left out, since they rightly have no effect here.
+    Switches of the model's own ops are left out, since they rightly have no effect here; `failures` is as in
+    `building`.
     """
     from graftlm.ops.sampling import AdjustLogits, ChooseTokens, RankedLogprobs
 
     own = {op.name for op in (AdjustLogits, ChooseTokens, RankedLogprobs)}
-    with building(config, dtype=torch.float32, device=device) as build:
+    with building(config, dtype=torch.float32, device=device, failures=failures) as build:
         build.switches = dataclasses.replace(
             build.switches, on=build.switches.on & own, off=build.switches.off & own
         )
-        sampler = Sampler().eval()
-    if config.compilation.verify_ops:
-        verify_ops(sampler, config, dtype=torch.float32, device=device)
-    return sampler
+        return Sampler().eval()

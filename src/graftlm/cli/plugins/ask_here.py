@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from graftlm.cli.failures import sentence
 from graftlm.cli.plugins import described
 from graftlm.cli.plugins.ask_points import ON_PURPOSE, explain_point
 from graftlm.cli.plugins.ask_quantization import explain_quantization
@@ -60,13 +61,21 @@ class Asked:
             call_hook("check_and_update_config", config)
         return config
 
+    def problem(self) -> str:
+        """Resolve the configuration of the given model, if any, and return why it has none, or ""."""
+        try:
+            _ = self.config if self.has_model else None
+        except ON_PURPOSE as error:
+            return str(error)
+        return ""
+
     def inspect(self, question: str, name: str = "") -> Inspection:
         """Ask the helper process; a configuration that cannot be made is an answer too."""
         try:
             config = self.config
         except Exception as error:
             if self.has_model or isinstance(error, ON_PURPOSE):
-                return Inspection(error=f"{type(error).__name__}: {error}")
+                return Inspection(error=sentence(error))
             return Inspection(
                 error=f"the platform's hooks need a model ({type(error).__name__}: {error}); give one with --model"
             )
@@ -152,16 +161,18 @@ def _point(name: str) -> list[Explanation]:
 
 
 def _model(asked: Asked, name: str) -> list[Explanation]:
+    problem = asked.problem()  # from here on the ledger tells which architecture the given model takes
     try:
         target, owner = ModelRegistry.origin(name) if name in ModelRegistry.names() else ("", "")
-        explanation = described.explain_model(asked.description, name, winner=target)
+        explanation = described.explain_model(asked.description, name, winner=target, owner=owner)
         if not explanation.candidates and not target:
             return []
         if not target:
             explanation.error = "no enabled plugin provides it"
             return [explanation]
-        explanation.answer = f"{target} of {owner}"
+        explanation.error = problem
         explanation.facts |= msgspec.to_builtins(ModelRegistry.spec(name))
+        del explanation.facts["supports_lora"]  # no adapter is served yet, whatever the model supports
     except ON_PURPOSE as error:
         explanation = described.explain_model(asked.description, name)
         explanation.answer, explanation.error = "", str(error)

@@ -10,7 +10,6 @@ from typing import Any
 
 from graftlm.cli.plugins.explanation import Candidate, Explanation, owner_of
 from graftlm.cli.plugins.kinds import KINDS
-from graftlm.plugins.spelling import counted
 
 Description = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -62,8 +61,17 @@ def _platform_state(row: Row, asked: Mapping[str, Any] | None) -> str:
     return "answered" if asked.get("answer") else "declined"
 
 
-def explain_model(description: Description, architecture: str, *, winner: str = "") -> Explanation:
-    """Say who provides an architecture: `winner` is its class path, where the registry could be asked."""
+def served_architecture(description: Description) -> str:
+    """Return the architecture that the checkpoint asks for, or "" where there is no checkpoint."""
+    served = events_of(description, "architecture_resolved")
+    return str(served[-1]["facts"]["architecture"]) if served else ""
+
+
+def explain_model(description: Description, architecture: str, *, winner: str = "", owner: str = "") -> Explanation:
+    """Say who provides an architecture, and whether it is the one that is served.
+
+    `winner` is its class path and `owner` whose it is, where the registry could be asked.
+    """
     candidates = []
     for event in events_of(description, "registered", registry="models", key=architecture):
         facts = event["facts"]
@@ -90,107 +98,32 @@ def explain_model(description: Description, architecture: str, *, winner: str = 
     won = next((c for c in standing if c.target == winner), None) if winner else next(iter(standing), None)
     if won is not None:
         won.state = "won"
-        explanation.answer = f"{won.target} of {won.owner}"
+        explanation.answer = f"{won.target} of {owner or won.owner}"
         explanation.why = won.reason
     elif winner:
-        explanation.answer = winner
+        explanation.answer = f"{winner} of {owner}"
     explanation.candidates = _winner_first(candidates)
-    served = [e["facts"] for e in events_of(description, "architecture_resolved")]
-    if served and served[0]["architecture"] == architecture:
-        explanation.facts["served here"] = f"asked for {', '.join(served[0]['asked'])}"
+    for event in events_of(description, "architecture_resolved")[-1:]:
+        _compare_with_served(explanation, won, **event["facts"])
     return explanation
 
 
-def explain_op(description: Description, name: str) -> Explanation:
-    """Say what each process built for an op: by its switch name, its class's name or path."""
-    explanation = Explanation(kind="op", name=name)
-    swaps = [e for e in events_of(description, "op_swapped") if name in _spellings(e["facts"]["cls"])]
-    for event in swaps:
-        explanation.candidates.append(
-            Candidate(
-                name=event["facts"]["replacement"], state="won",
-                reason=f"replaces {event['facts']['cls']} in {event['process']} ({_counted([event], 'layer')})",
-            )
-        )  # fmt: skip
-    for what, state in (("op_dispatched", "won"), ("op_refused", "refused")):
-        for event in events_of(description, what):
-            facts = event["facts"]
-            if name not in (facts["op"], facts["op"].replace("_", "")) and not _is_switch_of(name, facts["op"]):
-                continue
-            if state == "won":
-                explanation.answer, explanation.why = facts["method"], facts["reason"]
-            computed_by = facts["method"] if state == "won" else facts["implementation"]
-            reason = f"{facts['reason']}; in {event['process']} ({_counted([event], 'object')})"
-            explanation.candidates.append(Candidate(name=computed_by, state=state, reason=reason))
-    if name == "linear" or _is_switch_of(name, "linear_op"):
-        _add_kept_weights(explanation, events_of(description, "weights_kept"))
-    if swaps:
-        replacement = swaps[0]["facts"]["replacement"]
-        explanation.answer = ", ".join(filter(None, [replacement, explanation.answer]))
-    if not explanation.candidates:
-        explanation.notes.append("no process has built it")
-    return explanation
-
-
-def _add_kept_weights(explanation: Explanation, events: list[dict[str, Any]]) -> None:
-    """Add the methods that keep matrices in formats of their own, and multiply with them in the op's place."""
-    for event in events:
-        facts = event["facts"]
-        explanation.answer = ", ".join(dict.fromkeys(filter(None, [explanation.answer, facts["method"]])))
-        explanation.why = explanation.why or "the method that keeps the weights multiplies with them"
-        using = f", {facts['instruction_set']}" if facts["instruction_set"] else ""
-        reason = f"weights in {facts['format']}{using}; in {event['process']} ({_counted([event], 'layer')})"
-        explanation.candidates.append(Candidate(name=facts["method"], state="won", reason=reason))
-
-
-def explain_kernels(description: Description, name: str = "") -> Explanation:
-    """Say who replaced the kernel function `name`, or any, and whether the replacement runs."""
-    wanted = {"key": name} if name else {}
-    explanation = Explanation(kind="kernel", name=name)
-    said = []
-    for event in events_of(description, "registered", registry="kernel_functions", **wanted):
-        facts, process = event["facts"], event["process"]
-        bound = events_of(description, "kernel_replaced", kernel=facts["key"])
-        unused = events_of(description, "kernel_unused", kernel=facts["key"])
-        here = [e for e in bound if e["process"] == process]
-        idle = next((str(e["facts"]["reason"]) for e in unused if not bound), "")
-        uses = f"bound by {_counted(here, 'object')}" if here else idle or "no object has bound it"
-        explanation.candidates.append(
-            Candidate(
-                name=facts["key"], state="not in use" if idle else "won", reason=f"in {process}; {uses}",
-                owner=facts["owner"], target=facts["value"],
-            )
-        )  # fmt: skip
-        said.append(f"{facts['value']} of {facts['owner']}" + (f", but not in use: {idle}" if idle else ""))
-    answer = "; ".join(dict.fromkeys(said))
-    explanation.answer = (f"replaced by {answer}" if "not in use" in answer else answer) or "the engine's own"
-    return explanation
-
-
-def explain_attention(description: Description) -> Explanation:
-    """Say which backend the platform named for each distinct question, in each process."""
-    explanation = Explanation(kind="attention")
-    asked: dict[str, list[dict[str, Any]]] = {}
-    for event in events_of(description, "attention_asked"):
-        asked.setdefault(event["facts"]["answer"], []).append(event)
-    for answer, events in asked.items():
-        question = ", ".join(f"{k}={v}" for k, v in events[0]["facts"]["question"].items() if v is not None)
-        processes = ", ".join(dict.fromkeys(e["process"] for e in events))
-        explanation.candidates.append(
-            Candidate(name=answer, state="won", reason=f"the platform named it for {question}; in {processes}")
-        )
-    explanation.answer = ", ".join(asked)
-    for row in rows_of(description, "attention_backends"):
-        if row["target"] not in asked:
-            explanation.candidates.append(
-                Candidate(
-                    name=row["name"], owner=owner_of(row), target=row["target"], reason=row["reason"],
-                    state="not named" if row["state"] in ("active", "idle") else row["state"],
-                )
-            )  # fmt: skip
-    if not asked:
-        explanation.notes.append("no process has asked the platform yet")
-    return explanation
+def _compare_with_served(
+    explanation: Explanation, won: Candidate | None, *, architecture: str, asked: list[str]
+) -> None:
+    """Say whether the checkpoint takes the architecture that an explanation is about, or another one."""
+    reason = f"the checkpoint asks for {', '.join(asked)}"
+    if architecture == explanation.name:
+        explanation.facts["served here"] = f"asked for {', '.join(asked)}"
+    elif explanation.answer:
+        explanation.answer = f"not taken; instead: {architecture}"
+        explanation.why = reason
+    if won is None:
+        return
+    if architecture != explanation.name:
+        won.state, won.reason = "not taken", reason
+    elif won.reason.endswith("not needed so far"):
+        won.reason = explanation.why = reason
 
 
 def explain_plugins(description: Description, name: str) -> list[Explanation]:
@@ -244,17 +177,3 @@ def _point_of(event: Mapping[str, Any]) -> str:
 
 def _winner_first(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda c: c.state != "won")
-
-
-def _spellings(path: str) -> set[str]:
-    return {path, path.rpartition(".")[2].rpartition(":")[2]}
-
-
-def _is_switch_of(class_name: str, op: str) -> bool:
-    """Tell whether `RMSNorm` or `RotaryEmbedding` is how a person would write the op of that switch name."""
-    return class_name.rpartition(".")[2].rpartition(":")[2].lower() == op.replace("_", "")
-
-
-def _counted(events: Iterable[Mapping[str, Any]], noun: str) -> str:
-    """Count what events tell of, which may be many things each."""
-    return counted(sum(int(event["facts"].get("count", event.get("count", 1))) for event in events), noun)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graftlm.cli.plugins import described
+from graftlm.cli.plugins import described, described_ops
 from graftlm.cli.plugins.contenders import explain_contenders, taken
 from graftlm.cli.plugins.explanation import Explanation, about, as_text
-from graftlm.cli.plugins.kinds import KINDS, NAMED, label_of, split_question
+from graftlm.cli.plugins.kinds import KINDS, NAMED, label_of, require_name, split_question
 from graftlm.cli.plugins.listing import try_to_start
 from graftlm.cli.startup import (
     add_engine_flags,
@@ -46,10 +46,11 @@ class NothingOfThatName(GraftlmError):
 def build_parser() -> ArgumentParser:
     parser = make_parser("plugins explain", "Say who provides something, who else asked for it, and why not they.")
     parser.usage = "graftlm plugins explain [KIND] [NAME] [OPTION …]"
+    parser.words_wanted = f"a kind, a name or both; the kinds are {', '.join(KINDS)}"
     parser.add_argument(
         "what", nargs="+", metavar="WHAT",
         help=f"A kind ({', '.join(KINDS)}) and a name, or any name alone. Without a name, a kind is explained as a "
-        f"whole; {', '.join(NAMED)} need one.",
+        f"whole; {', '.join(NAMED)} need one, but for the model that --model or --url serves.",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="Print JSON instead of text.")
     parser.add_argument("--url", help="Ask a running server, such as http://127.0.0.1:8000, what it did.")
@@ -80,6 +81,9 @@ def _ask_server(words: argparse.Namespace, kind: str, name: str) -> list[Explana
     from graftlm.config.environment import get
 
     description = fetch_description(words.url, api_key=words.api_key or get("GRAFTLM_API_KEY"))
+    if kind == "model":
+        name = name or described.served_architecture(description)
+    require_name(kind, name)
     found = explain_described(description, kind, name)
     if not found:
         known = described.names_in(description, kind)
@@ -95,19 +99,20 @@ def explain_described(description: dict[str, Any], kind: str, name: str) -> list
         case "model":
             return _if_known(described.explain_model(description, name))
         case "op":
-            op = described.explain_op(description, name)
+            op = described_ops.explain_op(description, name)
             return _if_known(op, known=name in described.names_in(description, kind))
         case "kernel":
-            kernel = described.explain_kernels(description, name)
+            kernel = described_ops.explain_kernels(description, name)
             return _if_known(kernel, known=name in ("", *described.names_in(description, kind)))
         case "attention":
-            return about(described.explain_attention(description), name)
+            return about(described_ops.explain_attention(description), name)
         case "plugin":
             return described.explain_plugins(description, name)
         case "":
             found = described.explain_plugins(description, name)
             model = [] if found else _if_known(described.explain_model(description, name))
-            op, kernel = described.explain_op(description, name), described.explain_kernels(description, name)
+            op = described_ops.explain_op(description, name)
+            kernel = described_ops.explain_kernels(description, name)
             return [*found, *model, *_if_known(op), *_if_known(kernel)]
     chosen = taken(description, kind)
     return about(explain_contenders(description, kind, chosen=chosen, why="this server took it"), name)
@@ -138,6 +143,9 @@ def _ask_here(parser: ArgumentParser, argv: list[str], kind: str, name: str) -> 
     let_platform_extend(parser)
     arguments, _ = read_arguments(parser, argv, options=OPTIONS)
     asked = Asked(host, arguments)
+    if kind == "model" and asked.has_model:
+        name = name or asked.config.model.architecture
+    require_name(kind, name)
     found = explain_here(asked, kind, name)
     if not found:
         raise NothingOfThatName(name, kind=kind, known=asked.known_names(kind), where="this installation")

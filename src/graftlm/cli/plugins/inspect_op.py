@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graftlm.cli.failures import sentence
 from graftlm.cli.plugins.explanation import Candidate, Explanation
 from graftlm.cli.plugins.helper import Inspection
 from graftlm.cli.plugins.inspect_attention import ask_for_no_model
@@ -38,7 +39,7 @@ def explain_op(host: PluginHost, config: EngineConfig, name: str, *, problem: st
     try:
         chosen = replacement_of(layer)
     except Exception as error:
-        explanation.error = f"{type(error).__name__}: {error}"
+        explanation.error = sentence(error)
         chosen = layer
     explanation.candidates += _class_candidates(host, layer, chosen)
     explanation.answer = f"{key_text(chosen)} is built"
@@ -49,12 +50,12 @@ def explain_op(host: PluginHost, config: EngineConfig, name: str, *, problem: st
         explanation.why = why
         if built:
             _add_what_was_built(host, explanation, switch)
-            if switch == "linear":
-                add_who_multiplies(host, config, explanation)
-        add_instruction_sets(explanation)
     if not built:
         explanation.notes.append(ask_for_no_model(config, construct=False))
     running = [c.name for c in explanation.candidates if c.state in ("won", "asked when built")]
+    if built and switch == "linear":
+        add_who_multiplies(host, config, explanation)
+    add_instruction_sets(explanation)
     explanation.facts["in kept decode steps"] = part_in_kept_steps(host, chosen, running)
     return Inspection(explanation=explanation, names=[n for n in (switch, path, path.replace(":", ".")) if n])
 
@@ -170,11 +171,14 @@ def _add_what_was_built(host: PluginHost, explanation: Explanation, switch: str)
     choices = host.ledger.of("op_dispatched", op=switch)
     swaps = {e.facts["cls"]: e.facts for e in host.ledger.of("op_swapped")}
     if not choices:
-        explanation.notes.append("this model builds none")
+        explanation.notes.append(
+            "the model was not built to its end" if explanation.error else "this model builds none"
+        )
         return
     explanation.facts["built"] = [
         f"{e.facts['count']} × {e.facts['method']} ({e.facts['reason']})" for e in choices
     ]
+    explanation.facts["format"] = ", ".join(dict.fromkeys(e.facts["format"] for e in choices))
     if swap := swaps.get(explanation.name):
         explanation.facts["swapped"] = f"{swap['count']} × {swap['replacement']}"
     methods = list(dict.fromkeys(e.facts["method"] for e in choices))

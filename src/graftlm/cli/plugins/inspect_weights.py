@@ -1,6 +1,6 @@
-"""What the helper process of `graftlm plugins explain` adds to an op: instruction sets, and who multiplies instead.
+"""What `graftlm plugins explain`'s helper process adds to an op: instruction sets, and who multiplies instead.
 
-It loads no weights: formats are those that the file's header names.
+It loads no weights: the methods were shown what the checkpoint holds, and the ledger has what they said.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from graftlm.cli.plugins.explanation import Explanation
+from graftlm.cli.plugins.described_ops import computed_in
+from graftlm.cli.plugins.explanation import Candidate, Explanation
 from graftlm.contracts.points import OP_IMPLEMENTATIONS, QUANTIZATION_METHODS
+from graftlm.plugins.spelling import counted
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -21,7 +23,7 @@ def add_instruction_sets(explanation: Explanation) -> None:
     from graftlm.ops.entry_points import available, load_if_sound
     from graftlm.ops.implementation import OpImplementation
 
-    found = {}
+    found = [explanation.facts.pop("instruction set", "")]
     for candidate in explanation.candidates:
         if candidate.state not in ("won", "asked when built") or candidate.name not in available(
             OP_IMPLEMENTATIONS
@@ -29,30 +31,40 @@ def add_instruction_sets(explanation: Explanation) -> None:
             continue
         cls = load_if_sound(OP_IMPLEMENTATIONS, candidate.name)
         if isinstance(cls, type) and issubclass(cls, OpImplementation) and (name := cls.instruction_set()):
-            found[candidate.name] = name
-    if found:
-        explanation.facts["instruction set"] = ", ".join(f"{name} ({owner})" for owner, name in found.items())
+            found.append(f"{name} ({candidate.name})")
+    if any(found):
+        explanation.facts["instruction set"] = ", ".join(filter(None, found))
 
 
 def add_who_multiplies(host: PluginHost, config: EngineConfig, explanation: Explanation) -> None:
-    """Where a quantization method keeps the model's matrices, name it, and the formats of the matrices."""
+    """Where a quantization method keeps matrices of the model, name it, and the formats; else why it keeps none."""
     method = config.model.quantization
-    if not method:
-        explanation.facts["format"] = {"auto": "float32"}.get(config.model.dtype, config.model.dtype)
+    kept = [event.facts for event in host.ledger.of("weights_kept")]
+    plain = [event.facts for event in host.ledger.of("op_dispatched", op="linear")]
+    for event in host.ledger.of("weights_plain"):
+        reason = f"{event.facts['reason']} ({counted(event.count, 'layer')})"
+        explanation.candidates.append(Candidate(name=event.facts["method"], state="refused", reason=reason))
+    if method and explanation.error and not kept and not plain:  # it refuses the checkpoint
+        explanation.answer = explanation.why = ""
+    if not kept:
         return
     plugin = next((p for p in host.plugins(QUANTIZATION_METHODS) if p.name == method), None)
     owner = f" of {plugin.distribution} {plugin.version}" if plugin is not None else ""
-    explanation.answer = f"the quantization method {method}{owner} multiplies in its place"
-    explanation.why = "it keeps the weights in their own format; `explain quantization` says more"
-    explanation.facts["format"] = _formats(config) or method
+    where = " where it keeps the weights; elsewhere " + explanation.answer if plain else ""
+    explanation.answer = f"the quantization method {method}{owner} multiplies in its place{where}"
+    reasons = ["it keeps the weights; `explain quantization` says more", explanation.why if plain else ""]
+    explanation.why = "; ".join(filter(None, reasons))
     explanation.notes = [note for note in explanation.notes if note != "this model builds none"]
-
-
-def _formats(config: EngineConfig) -> str:
-    """Count a GGUF file's matrices by format; "" for other checkpoints."""
-    from graftlm.models.checkpoints.gguf import read_gguf
-
-    if config.model.format != "gguf":
-        return ""
-    formats = Counter(t.format.name for t in read_gguf(config.model.path).tensors.values() if len(t.shape) == 2)
-    return ", ".join(f"{count} × {name}" for name, count in formats.most_common())
+    if not plain:
+        for candidate in explanation.candidates:
+            if candidate.state == "asked when built":
+                candidate.state, candidate.reason = "not asked", f"the method {method} multiplies"
+    formats: Counter[str] = Counter()
+    for facts in (*kept, *plain):
+        formats[facts["format"] or method or ""] += facts["count"]
+    explanation.facts["format"] = ", ".join(f"{count} × {name}" for name, count in formats.most_common())
+    sets = {facts["method"]: facts["instruction_set"] for facts in kept}
+    explanation.facts["instruction set"] = ", ".join(f"{name} ({m})" for m, name in sets.items() if name)
+    for facts in kept:
+        reason = f"weights in {computed_in(facts)} ({counted(facts['count'], 'layer')})"
+        explanation.candidates.append(Candidate(name=facts["method"], state="won", reason=reason))

@@ -11,6 +11,7 @@ import sys
 
 import msgspec
 
+from graftlm.cli.failures import sentence
 from graftlm.cli.plugins.explanation import Explanation
 from graftlm.cli.plugins.helper import Inspection, InspectionRequest
 from graftlm.config.engine_config import EngineConfig
@@ -26,8 +27,7 @@ def main() -> int:
     try:
         result = answer_to(request)
     except Exception as error:
-        notes = "".join(f" [{note}]" for note in getattr(error, "__notes__", ()))
-        result = Inspection(error=f"{type(error).__name__}: {error}{notes}")
+        result = Inspection(error=sentence(error))
     with os.fdopen(answer, "wb") as stream:
         stream.write(msgspec.msgpack.encode(result))
     return 0
@@ -65,22 +65,32 @@ def answer_to(request: InspectionRequest) -> Inspection:
 
 
 def _build(config: EngineConfig) -> str:
-    """Build the model without its weights, as the first of its workers; what happens stands in the ledger.
+    """Build the model without its weights, and the sampler, as the first worker does; the ledger tells the rest.
 
-    Returns a problem, or "".
+    Returns why a start would be refused, or "". What can be built is built, whatever was refused.
     """
     import torch
 
     from graftlm.distributed.groups import built_as_rank
-    from graftlm.models.loader import build_model
+    from graftlm.models.kept_weights import foreseen_kept_weights
+    from graftlm.models.loader import build_model, hand_out_weights, naming_checkpoint
     from graftlm.platforms import current_platform
+    from graftlm.worker.model_runner import build_sampler
 
+    device, failures = torch.device(current_platform.device_type), list[Exception]()
     try:
-        with built_as_rank(0, config.parallel.world_size):
-            build_model(config, torch.device(current_platform.device_type))
+        with built_as_rank(0, config.parallel.world_size), naming_checkpoint(config):
+            model = build_model(config, device, failures=failures)
+            if config.model.quantization:
+                with foreseen_kept_weights(model):
+                    hand_out_weights(model, config)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+        failures.append(error)
+    try:
+        build_sampler(config, device, failures=failures)
+    except Exception as error:
+        failures.append(error)
+    return "; ".join(dict.fromkeys(map(sentence, failures)))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,10 @@ def label_of(kind: str) -> str:
 
 
 def split_question(words: list[str]) -> tuple[str, str]:
-    """Return the kind ("" for any) and the name ("" for none); a kind may be spelled as its extension point."""
+    """Return the kind ("" for any) and the name ("" for none); a kind may be spelled as its extension point.
+
+    A kind that needs a name has one, save `model`: a checkpoint may say which one is meant.
+    """
     match words:
         case [kind] if kind in KINDS:
             name = ""
@@ -50,6 +53,13 @@ def split_question(words: list[str]) -> tuple[str, str]:
             )
         case _:
             raise UsageError(f"explain takes a kind and a name, not {' '.join(words)!r}")
-    if kind in NAMED and not name:
-        raise UsageError(f"explain {kind} needs a name, such as {NAMED[kind]}")
+    if kind != "model":
+        require_name(kind, name)
     return kind, name
+
+
+def require_name(kind: str, name: str) -> None:
+    """Refuse a question of a kind of which there is nothing to say without a name."""
+    if kind in NAMED and not name:
+        other = ", or tell with --model or --url which one is served" if kind == "model" else ""
+        raise UsageError(f"explain {kind} needs a name, such as {NAMED[kind]}{other}")

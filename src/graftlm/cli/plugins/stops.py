@@ -35,8 +35,8 @@ _EVENTS = {
     "model_resolved": 6, "checkpoint_read": 6, "architecture_resolved": 6, "config_stage": 7,
     "stat_logger_loaded": 8, "executor_chosen": 9, "role_taken": 10, "worker_class_resolved": 12,
     "communicator_built": 12, "attention_asked": 13, "kernel_replaced": 13, "kernel_unused": 13, "op_swapped": 14,
-    "op_dispatched": 15, "op_refused": 15, "weights_kept": 15, "op_verified": 15, "block_size_decided": 16,
-    "environment_frozen": 16, "ready": 16, "endpoint_attached": 16,
+    "op_dispatched": 15, "op_refused": 15, "weights_kept": 15, "weights_plain": 15, "op_verified": 15,
+    "block_size_decided": 16, "environment_frozen": 16, "ready": 16, "endpoint_attached": 16,
 }  # fmt: skip
 
 _HOOKS = {

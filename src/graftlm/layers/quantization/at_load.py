@@ -20,6 +20,7 @@ from graftlm.layers.quantization import build_method, quantization_names
 from graftlm.layers.quantization.block_encoders import quantize_rows
 from graftlm.layers.quantization.block_formats import BLOCK_FORMATS
 from graftlm.layers.quantization.unquantized import UnquantizedLinearMethod
+from graftlm.plugins import record_counted
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class QuantizeAtLoad(QuantizationConfig):
         if kept is None:
             why = "is not installed: install graftlm-kernels" if self.keeper is None else "does not run here"
             self.say_once(f"weights are rounded to {self.format} and kept in full size: method {KEEPER!r} {why}")
+            record_counted("weights_plain", method=self.name, reason=f"method {KEEPER!r} {why}")
         return QuantizingMethod(self, prefix=prefix, kept=kept)
 
     def note_plain(self, prefix: str, columns: int) -> None:
@@ -122,6 +124,8 @@ class QuantizingMethod(LinearMethod):
         whole = getattr(layer, "total_input_size", input_size)  # before the ranks cut it
         if whole % block:
             self.config.note_plain(self.prefix, whole)
+            why = f"{whole} columns are no whole blocks of {block}"
+            record_counted("weights_plain", method=self.config.name, reason=why)
             self.is_plain, self.inner = True, UnquantizedLinearMethod()
         elif input_size % block:
             raise ModelMismatch(
@@ -131,7 +135,14 @@ class QuantizingMethod(LinearMethod):
             )
         self.inner.create_weights(layer, input_size=input_size, output_size=output_size, dtype=dtype)
 
+    def would_keep(self, layer: torch.nn.Module, weight: Any) -> str:
+        return self.inner.would_keep(layer, self._quantized(layer, weight))
+
     def load_weight(self, layer: torch.nn.Module, weight: Any, *, row_offset: int) -> None:
+        self.inner.load_weight(layer, self._quantized(layer, weight), row_offset=row_offset)
+
+    def _quantized(self, layer: torch.nn.Module, weight: Any) -> Any:
+        """Return rows in the layer's format; those that are quantized to another one already are refused."""
         format = LOGITS_FORMAT if getattr(layer, "gives_logits", False) else self.config.format
         if isinstance(weight, QuantizedWeight):
             if weight.format != format:
@@ -140,8 +151,8 @@ class QuantizingMethod(LinearMethod):
                     "and a second rounding would only lose; leave the flag out to serve the file as it is"
                 )
         elif not self.is_plain:
-            weight = quantize_rows(as_tensor(weight, torch.float32), format)
-        self.inner.load_weight(layer, weight, row_offset=row_offset)
+            return quantize_rows(as_tensor(weight, torch.float32), format)
+        return weight
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         self.config.tell_plain()

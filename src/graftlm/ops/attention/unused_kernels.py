@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from graftlm.ops.attention.selector import backends_in_use
-from graftlm.ops.kernel_functions import ATTENTION_KERNELS, is_bound, kernel_override, overridden_kernels
+from graftlm.ops.kernel_functions import ATTENTION_KERNELS, BUILT_IN_KERNELS, is_bound, kernel_override
 from graftlm.plugins import record
 
 logger = logging.getLogger(__name__)
@@ -24,14 +24,15 @@ def why_unused(name: str) -> str:
     return f"attention backends {', '.join(backends)} call their own kernels"
 
 
-def tell_unused_overrides() -> None:
-    """Warn of each kernel function that was replaced in vain; call it once the model is built."""
-    for name in overridden_kernels():
+def tell_unused_kernels() -> None:
+    """Record which kernel functions do not run, and warn of those replaced in vain; call it after the build."""
+    for name, reference in BUILT_IN_KERNELS.items():
         override, reason = kernel_override(name), why_unused(name)
-        if override is None or not reason:
+        if not reason:
             continue
-        path, owner = override
+        path, owner = override or (reference, "graftlm")
         record("kernel_unused", kernel=name, function=path, owner=owner, reason=reason)
-        logger.warning(
-            "kernel override not in use kernel=%s function=%s owner=%s: %s; %s", name, path, owner, reason, CURE
-        )
+        if override is not None:
+            logger.warning(
+                "kernel override not in use kernel=%s function=%s owner=%s: %s; %s", name, path, owner, reason, CURE
+            )
