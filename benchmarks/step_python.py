@@ -2,7 +2,8 @@
 
 Scheduler and worker run in this process, as in the engine core of one rank; front end and messages are left out.
 Counted are steps in which every request decodes, once steps of their size are kept. Python's time is processor time
-of this thread outside of native calls, so that other load hardly shows in it; the kernels' is by the clock.
+of this thread outside of native calls, so that other load hardly shows in it; the kernels' is by the clock. Beside
+them, in turns, the same steps as they are where none is kept: the model's code makes each call.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import argparse
+import contextlib
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.tables import markdown, print_and_keep, short
@@ -30,6 +32,8 @@ from graftlm.platforms.bootstrap import bootstrap_frontend
 from graftlm.scheduler import Scheduler
 
 NUM_BLOCKS = 1024
+#: Kept and other steps take turns.
+TURNS = 4
 
 
 class Clock:
@@ -95,12 +99,23 @@ class Engine:
         undo()
         return found
 
+    @contextlib.contextmanager
+    def without_kept_steps(self) -> Iterator[None]:
+        """Leave every step to the model's code, as where something stands in the way of keeping one."""
+        before = [(capture, capture.is_given_up) for capture in self._captures()]
+        for capture, _ in before:
+            capture.is_given_up = True
+        yield
+        for capture, was_given_up in before:
+            capture.is_given_up = was_given_up
+
+    def _captures(self) -> list[Any]:
+        runner: Any = self.worker.model_runner
+        return [capture for capture in (runner._greedy, runner._forward) if hasattr(capture, "is_given_up")]
+
     def _time_native_calls(self, clock: Clock) -> Callable[[], None]:
         """Wrap the parts of all kept steps; return what takes the wrappers off."""
-        runner: Any = self.worker.model_runner
-        kept = [
-            step for capture in (runner._greedy, runner._forward) for step in getattr(capture, "steps", {}).values()
-        ]
+        kept = [step for capture in self._captures() for step in capture.steps.values()]
         before = [(step, step.parts) for step in kept]
         for step in kept:
             step.parts = [clock.around(part) if hasattr(part, "calls") else part for part in step.parts]
@@ -124,20 +139,28 @@ def main() -> int:
     rows, figures = [], {}
     for streams in args.streams:
         engine.run(f"warm-{streams}", streams, 6)
-        steps = engine.run(f"timed-{streams}", streams, args.steps + 1)
+        steps, plain = [], []
+        for turn in range(TURNS):
+            steps += engine.run(f"timed-{streams}-{turn}", streams, args.steps // TURNS + 1)
+            with engine.without_kept_steps():
+                plain += engine.run(f"plain-{streams}-{turn}", streams, args.steps // TURNS + 1)
         wall, python, scheduling, kernels = (statistics.median(column) for column in zip(*steps, strict=True))
         share = statistics.median(native / whole for whole, _, _, native in steps)
+        not_kept = statistics.median(whole for whole, *_ in plain)
         figures[streams] = {
             "step_ms": wall * 1e3, "kernels_ms": kernels * 1e3, "kernels_share": share, "python_us": python * 1e6,
-            "scheduler_us": scheduling * 1e6,
+            "scheduler_us": scheduling * 1e6, "step_not_kept_ms": not_kept * 1e3,
         }  # fmt: skip
         rows.append(
             [
-                str(streams), short(wall * 1e3), short(kernels * 1e3), f"{share:.1%}", short(python * 1e6),
-                short(scheduling * 1e6), short((python - scheduling) * 1e6),
+                str(streams), short(wall * 1e3), short(not_kept * 1e3), short(kernels * 1e3), f"{share:.1%}",
+                short(python * 1e6), short(scheduling * 1e6), short((python - scheduling) * 1e6),
             ]
         )  # fmt: skip
-    head = ["streams", "step, ms", "kernels, ms", "their share", "Python, µs", "scheduler, µs", "worker, µs"]
+    head = [
+        "streams", "step, ms", "none kept, ms", "kernels, ms", "their share", "Python, µs", "scheduler, µs",
+        "worker, µs",
+    ]  # fmt: skip
     settings = {"model": args.model, "dtype": args.dtype, "steps": args.steps}
     print_and_keep({**report.stamp("step_python", settings), "figures": figures}, markdown(head, rows), args.json)
     return 0

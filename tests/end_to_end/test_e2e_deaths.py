@@ -134,6 +134,7 @@ def streaming_calls(server: LiveServer) -> list[Call]:
         call_in_thread(server, [1, 2, 3], stream=stream, max_tokens=30_000, ignore_eos=True)
         for stream in (True, False)
     ]
+    wait_until(lambda: server.metrics()["num_requests_running"] == len(calls), what="both requests to run")
     wait_until(lambda: calls[0].num_events() > 3, what="tokens")
     return calls
 
