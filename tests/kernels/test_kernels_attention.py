@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from types import SimpleNamespace
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from graftlm_kernels import _native, ops
 from graftlm_kernels.attention import NativeCpuAttention
+from graftlm_kernels.native import MAX_HEAD_SIZE, head_refusal
 from packed_cases import FLOATS, assert_close
+from plugin_packages import run_graftlm
 
 from graftlm.contracts.platform import AttentionQuestion
 from graftlm.layers.rotary import RotaryEmbedding
@@ -135,4 +138,45 @@ def test_questions_it_cannot_answer_are_refused_with_the_reason():
     assert answer() is None
     assert "sliding window" in answer(sliding_window=5)
     assert "float64" in answer(kv_cache_dtype="float64")
-    assert "1024" in answer(head_size=2048)
+    assert "1024" in answer(head_size=2048) and "1024" in answer(head_size=0)
+    assert "no multiple" in answer(num_kv_heads=3)
+
+
+def test_refused_head_sizes_are_those_that_the_native_side_refuses():
+    """No more and no fewer, in attention as in the rotation, which attention of other backends calls for itself."""
+    for size in (MAX_HEAD_SIZE, MAX_HEAD_SIZE + 1, 0):
+        fits = size == MAX_HEAD_SIZE
+        supported = ops.RotaryEmbedding.supports(device=torch.device("cpu"), dtype=torch.float32, shape=(size,))
+
+        assert (supported is True) is (head_refusal(size) is None) is fits
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=str(MAX_HEAD_SIZE)):
+            _native.AttentionLayer(1, 1, size, 1.0)
+
+
+@pytest.mark.parametrize("words", [{}, {"attention_backend": "TORCH_PAGED"}], ids=["chosen", "named"])
+def test_a_model_with_larger_heads_is_computed_without_these_kernels(tmp_path, words):
+    """The next backend is taken, and the rotation of its heads is the reference."""
+    from checkpoints import make_tiny_llama
+
+    from graftlm import LLM, SamplingParams
+
+    path = make_tiny_llama(tmp_path / "m", head_dim=1040, num_attention_heads=2, num_key_value_heads=1)
+    found = []
+    for how in (words, {"attention_backend": "TORCH_PAGED", "disable_plugin": ["graftlm-kernels"]}):
+        with LLM(str(path), dtype="float32", **how) as llm:
+            (output,) = llm.generate([[3, 4, 5]], SamplingParams(temperature=0, max_tokens=4))
+        found.append(output.outputs[0].token_ids)
+
+    assert found[0] == found[1]
+
+
+def test_a_backend_that_is_named_and_refuses_is_one_sentence(tmp_path):
+    """With the reason and the flag."""
+    from checkpoints import make_tiny_llama
+
+    path = make_tiny_llama(tmp_path / "m", head_dim=1040, num_attention_heads=2, num_key_value_heads=1)
+    done = run_graftlm("run", str(path), "-p", "hi", "--attention-backend", "NATIVE_CPU")
+
+    line = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "its heads have 1 to 1024 numbers, not 1040" in line and "--attention-backend" in line

@@ -12,13 +12,12 @@ import torch
 from graftlm.contracts.attention import AttentionBackend, AttentionMetadata
 from graftlm_kernels import _native
 from graftlm_kernels.capture import StepCapture
-from graftlm_kernels.native import DTYPE_CODES, use_threads
+from graftlm_kernels.native import DTYPE_CODES, head_refusal, use_threads
 from graftlm_kernels.ops import RotaryEmbedding
 
 if TYPE_CHECKING:
     from graftlm.contracts.platform import AttentionQuestion
 
-MAX_HEAD_SIZE = 1024
 FORMATS = tuple(str(dtype).removeprefix("torch.") for dtype in DTYPE_CODES)
 
 
@@ -51,8 +50,10 @@ class NativeCpuAttention(AttentionBackend):
     def supports(cls, question: AttentionQuestion) -> str | None:
         if question.sliding_window is not None:
             return "it has no sliding window"
-        if question.head_size > MAX_HEAD_SIZE:
-            return f"its heads have at most {MAX_HEAD_SIZE} numbers, not {question.head_size}"
+        if wrong_size := head_refusal(question.head_size):
+            return wrong_size
+        if question.num_kv_heads < 1 or question.num_heads % question.num_kv_heads:
+            return f"{question.num_heads} query heads are no multiple of {question.num_kv_heads} key-value heads"
         wrong = {question.dtype, question.kv_cache_dtype} - set(FORMATS)
         return f"it computes in {', '.join(FORMATS)}, not in {wrong.pop()}" if wrong else None
 

@@ -17,6 +17,8 @@ DTYPE_CODES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torc
 #: Block formats that stay as they are: their code and the bytes of a block of 32 weights.
 BLOCK_FORMATS: dict[str, tuple[int, int]] = {"Q4_0": (4, 18), "Q4_1": (5, 20), "Q8_0": (8, 34)}
 BLOCK_COLUMNS = 32
+#: Numbers of a head that the native side has room for.
+MAX_HEAD_SIZE = 1024
 
 
 def use_threads() -> None:
@@ -50,6 +52,13 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
     if dtype not in DTYPE_CODES:
         return f"{dtype} is not one of float32, bfloat16 and float16"
     return None
+
+
+def head_refusal(head_size: int) -> str | None:
+    """Return why no kernel computes heads of this size, or None."""
+    if 1 <= head_size <= MAX_HEAD_SIZE:
+        return None
+    return f"its heads have 1 to {MAX_HEAD_SIZE} numbers, not {head_size}"
 
 
 def instruction_set() -> str:

@@ -12,7 +12,7 @@ import torch
 
 from graftlm.ops.implementation import OpImplementation
 from graftlm_kernels import _native
-from graftlm_kernels.native import DTYPE_CODES, instruction_set, refusal, use_threads
+from graftlm_kernels.native import DTYPE_CODES, head_refusal, instruction_set, refusal, use_threads
 
 if TYPE_CHECKING:
     from graftlm.ops.custom_op import CustomOp
@@ -133,6 +133,10 @@ class ReLU(CpuOp):
 
 class RotaryEmbedding(CpuOp):
     """`rotary_embedding`; attention layers whose backend is NATIVE_CPU rotate while they read instead."""
+
+    @classmethod
+    def supports(cls, *, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> bool | str:
+        return refusal(device, dtype) or head_refusal(shape[0]) or True
 
     def __call__(
         self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor

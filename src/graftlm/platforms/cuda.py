@@ -43,7 +43,7 @@ class CudaPlatform(Platform):
 
     @classmethod
     def get_attn_backend_cls(cls, selected_backend: str | None, question: AttentionQuestion) -> str:
-        return attention_class_path(selected_backend, preferred=cls.attention_backends)
+        return attention_class_path(selected_backend, preferred=cls.attention_backends, question=question)
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:

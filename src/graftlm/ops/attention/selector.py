@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from graftlm.contracts.attention import AttentionBackend
+from graftlm.contracts.errors import StartupError
 from graftlm.contracts.platform import AttentionQuestion
 from graftlm.contracts.points import ATTENTION_BACKENDS
 from graftlm.plugins import record
@@ -27,11 +28,14 @@ _answers: dict[
 ] = {}
 
 
-class InvalidAttentionBackend(ValueError):
+class InvalidAttentionBackend(StartupError, ValueError):
     """The platform has no backend for a question, or named something that is none."""
 
     def __init__(self, device_name: str, *, problem: str, question: AttentionQuestion) -> None:
-        super().__init__(f"Invalid attention backend for {device_name}: {problem} (asked for {question})")
+        super().__init__(
+            f"Invalid attention backend for {device_name}: {problem}; choose another with --attention-backend, by "
+            f"name or as module:Class (asked for {question})"
+        )
 
 
 def get_attn_backend(question: AttentionQuestion, selected_backend: str | None = None) -> type[AttentionBackend]:
@@ -68,9 +72,8 @@ def _ask(
     device_name = current_platform.device_name
     answer = call_hook("get_attn_backend_cls", selected_backend, question)
     if not answer:
-        wish = f"it does not know {selected_backend!r}" if selected_backend else "it named none"
-        cure = f"{wish}; choose another with --attention-backend, by name or as module:Class"
-        return InvalidAttentionBackend(device_name, problem=cure, question=question)
+        problem = f"it does not know {selected_backend!r}" if selected_backend else "it named none"
+        return InvalidAttentionBackend(device_name, problem=problem, question=question)
     if not isinstance(answer, str):
         problem = f"it answered {answer!r}, {kind_of(answer)}; it must name a class as module:Class"
         return InvalidAttentionBackend(device_name, problem=problem, question=question)
