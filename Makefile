@@ -50,16 +50,19 @@ $(STAMPS)/check: $(STAMPS)/install
 	@$(PIP) --editable '.[check,test]'
 	@touch $@
 
-# The native kernels are built where there is a C++ compiler; without them graftlm computes in plain torch.
+# The native kernels are built where there is a C++ compiler; without them graftlm computes in plain torch. Built anew
+# where they cannot be loaded, whatever became of them, and tried again where that failed.
+ifeq ($(shell $(BIN)/python -c 'import graftlm_kernels._native; print("loads")' 2> /dev/null),)
+.PHONY: $(STAMPS)/kernels
+endif
 $(STAMPS)/kernels: $(KERNEL_SOURCES) | $(STAMPS)/install
-	@if [ -n "$(COMPILER)" ]; then \
-	  echo "building graftlm-kernels"; \
-	  $(PIP) ./kernels || \
-	    echo "warning: graftlm-kernels were not built; graftlm computes in plain torch, which is slower" >&2; \
-	else \
+	@if [ -z "$(COMPILER)" ]; then \
 	  echo "no C++ compiler: graftlm computes in plain torch, which is slower" >&2; \
+	elif echo "building graftlm-kernels" && $(PIP) ./kernels; then \
+	  touch $@; \
+	else \
+	  echo "warning: graftlm-kernels were not built; graftlm computes in plain torch, which is slower" >&2; \
 	fi
-	@touch $@
 
 install: $(STAMPS)/install $(STAMPS)/kernels
 
