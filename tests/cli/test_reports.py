@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from plugin_packages import Site, run_graftlm
 
 from graftlm.cli.main import main
 from graftlm.plugins import find_host
@@ -54,6 +56,27 @@ def test_doctor_reports_machine_platform_and_versions(capsys, monkeypatch):
     assert report["versions"]["torch"]
     assert "GRAFTLM_PLUGIN is set, and graftlm does not read it" in report["problems"]
     assert "secret-key" not in text
+
+
+def test_doctor_counts_the_engines_own_plugins_and_lists_the_others(tmp_path):
+    """In aligned rows, as everything else; one that cannot take part is a problem, said once for a distribution."""
+    site = Site(tmp_path / "site").write(
+        "acme",
+        entry_points={"models": {"ArchOne": "acme:One"}, "general_plugins": {"two": "acme:two"}},
+        files={"acme.py": "def two(): pass\n"},
+    )
+    site.write("old", entry_points={"models": {"A": "old:A", "B": "old:B"}}, files={"old/__init__.py": ""})
+    (site.folder / "old" / "graftlm_plugin.toml").write_text("api = '<1.0'")
+
+    text = run_graftlm("doctor", env={**site.environment, "GRAFTLM_CACHE": str(tmp_path / "cache")}).stdout
+
+    assert f"cache         {tmp_path / 'cache'}" in text
+    section, _, problems = text.partition("plugins:\n")[2].partition("\nproblems:")
+    assert re.search(r"^  built in  \d+ of graftlm \d.*which `graftlm plugins` lists$", section, re.MULTILINE)
+    rows = [line for line in section.splitlines() if " acme " in line]
+    assert len(rows) == 2 and len({row.index(" acme ") for row in rows}) == 1
+    (line,) = [line for line in problems.splitlines() if "of old 1.0" in line]
+    assert "refused: A, B of old 1.0: " in line
 
 
 def test_doctor_shows_a_problem_instead_of_failing(capsys):

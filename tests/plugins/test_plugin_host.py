@@ -93,7 +93,7 @@ def test_a_failing_import_names_plugin_distribution_version_process_phase_and_cu
         host.load(MODELS, "Arch")
 
     text = str(caught.value)
-    for part in ("'Arch'", "acme 2.1", "process 'test'", "import of acme:Net", "no driver", "--disable-plugin"):
+    for part in ("'Arch'", "acme 2.1", "process 'test'", "import of acme:Net", "no driver", "plugin acme:Arch"):
         assert part in text
     assert isinstance(caught.value.__cause__, RuntimeError)
 

@@ -67,6 +67,31 @@ def test_one_enabled_or_disabled_moves_nothing_else() -> None:
     assert enabled(INSTALLED, disable_plugin=["platform_plugins=cpu"]) == {"npu", "ops", "tools", "Arch"}
 
 
+def test_a_whole_distribution_is_left_out_by_its_name() -> None:
+    """All of its plugins, or those of one point, however its name is spelled; a plugin of that name comes first."""
+    kernels = [plugin(f"{point}=some-kernels:{point}") for point in ("models", "workers")]
+    installed = [*INSTALLED, *kernels]
+
+    assert enabled(installed, disable_plugin=["Some_Kernels"]) == enabled(INSTALLED)
+    assert enabled(installed, disable_plugin=["workers=some-kernels"]) == enabled(INSTALLED) | {"models"}
+    namesake = plugin("general_plugins=beta:some-kernels")
+    assert enabled([*installed, namesake], disable_plugin=["some-kernels"]) == enabled(installed)
+    with pytest.raises(UnknownPlugin, match="did you mean 'some-kernels'"):
+        enabled(installed, disable_plugin=["some-kernel"])
+    with pytest.raises(UnknownPlugin, match="'graftlm'"):  # nothing would be left
+        enabled(installed, disable_plugin=["graftlm"])
+    with pytest.raises(UnknownPlugin, match="'some-kernels'"):  # what opens doors is named one by one
+        enabled(installed, enable_plugin=["some-kernels"])
+
+
+def test_a_reason_names_what_its_flag_accepts() -> None:
+    """A name that two distributions use is told with the distribution."""
+    installed = (*INSTALLED, plugin("general_plugins=acme:admin"))
+    (admin,) = [d for d in select(Discovery(plugins=installed), Selection()) if d.plugin.label == "beta:admin"]
+
+    assert admin.reason.endswith("--enable-plugin beta:admin")
+
+
 def test_safe_mode_leaves_only_the_engines_own() -> None:
     """--no-plugins disables all others, with the reason."""
     decisions = select(Discovery(plugins=tuple(INSTALLED)), Selection(no_plugins=True))

@@ -83,7 +83,7 @@ def test_a_wrong_replacement_stops_the_start(tmp_path: Path, tiny_llama: Path) -
         "the op 'rms_norm', computed by acme_norm.WrongNorm of acme-norm 2.3, is wrong",
         "largest error 0.",
         "tolerance rtol=",
-        "--disable-plugin graftlm.layers.norm.RMSNorm",
+        "--disable-plugin acme-norm:graftlm.layers.norm.RMSNorm",
     ):
         assert words in text
 

@@ -7,23 +7,33 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graftlm.cli import machine
+from graftlm.cli.plugins.table import aligned, cell
 from graftlm.cli.preload_report import as_text, describe_parents
 from graftlm.cli.startup import add_selection_flags, make_parser, start_plugins, start_selection_command
 from graftlm.config import environment
 from graftlm.config.arguments import ArgumentParser, Arguments
 from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
+from graftlm.models.cache_folder import cache_root
+from graftlm.platforms.native_kernels import are_kernels, instruction_path
 from graftlm.plugins.errors import PluginError
 from graftlm.processes.warm.client import find_warm_parents
 from graftlm.version import __version__
 
 if TYPE_CHECKING:
+    from graftlm.plugins.host import PluginHost
+    from graftlm.plugins.selection import Decision
     from graftlm.processes.shutdown import ShutdownRequest
 
 _SECRET = ("GRAFTLM_API_KEY",)
+#: Whose plugins are counted, and what is shown of the others.
+_OWN = ("graftlm", "graftlm-kernels")
+_SHOWN = ("point", "name", "distribution", "version", "state", "reason")
 
 
 def build_parser() -> ArgumentParser:
@@ -46,47 +56,96 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
 def examine(arguments: Arguments) -> dict[str, Any]:
     """Gather everything, each part by itself."""
     problems: list[str] = []
-    platform, plugins = _platform_and_plugins(arguments, problems)
+    host = _start_plugins(arguments, problems)
     variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(environment.PREFIX)}
     unknown = environment.unknown_variables()
     problems += [f"{name} is set, and graftlm does not read it" for name in unknown]
     return {
-        "graftlm": {"version": __version__, **machine.python_facts()},
-        "platform": platform,
-        "kernels": machine.kernel_facts(),
+        "graftlm": {"version": __version__, **machine.python_facts(), "cache": str(cache_root())},
+        "platform": _platform(host),
+        "kernels": _kernels(host, problems),
         "machine": machine.machine_facts(),
         "memory": machine.memory_facts(),
         "threads": machine.thread_facts(),
         "versions": machine.package_versions(),
-        "plugins": plugins,
+        "plugins": _plugins(host, problems),
         "warm_parents": _warm_parents(problems),
         "environment": {name: "(set)" if name in _SECRET else value for name, value in variables.items()},
         "problems": problems,
     }
 
 
-def _platform_and_plugins(
-    arguments: Arguments, problems: list[str]
-) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
+def _start_plugins(arguments: Arguments, problems: list[str]) -> PluginHost | None:
     try:
-        host = start_plugins(arguments)
+        return start_plugins(arguments)
     except (PluginError, ConfigError, GraftlmError) as error:
         problems.append(str(error))
-        return {"name": None}, None
+        return None
+
+
+def _platform(host: PluginHost | None) -> dict[str, Any]:
+    if host is None:
+        return {"name": None}
     from graftlm.platforms import current_platform as platform
 
     detectors = [event.facts for event in host.ledger.of("detector_called")]
-    outside = [
-        {key: plugin[key] for key in ("point", "name", "distribution", "version", "state", "reason")}
-        for plugin in host.describe()["plugins"]
-        if plugin["distribution"] not in ("graftlm", "graftlm-kernels")
-    ]
     return {
         "name": host.platform_choice.name if host.platform_choice else None,
         "device": platform.get_device_name(),
         "class": f"{type(platform).__module__}:{type(platform).__qualname__}",
         "detectors": {fact["name"]: f"{fact['answer']} ({fact['reason']})" for fact in detectors},
-    }, outside
+    }
+
+
+def _kernels(host: PluginHost | None, problems: list[str]) -> dict[str, Any]:
+    """Tell whether the native kernels compute, and with which instructions; without them it is plain torch."""
+    decisions = [d for d in host.decisions if are_kernels(d.plugin)] if host is not None else []
+    used = {d.plugin.name for d in decisions if d.enabled}
+    if not used:
+        return {"graftlm-kernels": _why_unused(host, decisions), "GGUF blocks": "become plain weights"}
+    try:
+        path: str | None = instruction_path()
+    except GraftlmError as error:
+        path = None
+        problems.append(str(error))
+    return {
+        "graftlm-kernels": decisions[0].plugin.version,
+        "instructions": path,
+        "GGUF blocks": "Q8_0, Q4_0 and Q4_1 are kept, others become plain weights"
+        if "gguf" in used
+        else "become plain weights",
+    }
+
+
+def _why_unused(host: PluginHost | None, decisions: Sequence[Decision]) -> str | None:
+    if host is None:
+        return None
+    if not decisions:
+        return "not installed: ops run in plain torch"
+    (version, state, reason), *_ = ((d.plugin.version, d.state, d.reason) for d in decisions)
+    return f"{version}, {'refused, see problems' if state == 'refused' else f'{state}: {reason}'}"
+
+
+def _plugins(host: PluginHost | None, problems: list[str]) -> dict[str, Any] | None:
+    """Count the engine's own and list the others; one that was refused or failed is a problem."""
+    if host is None:
+        return None
+    rows = host.describe()["plugins"]
+    own = Counter(f"{row['distribution']} {row['version']}" for row in rows if row["distribution"] in _OWN)
+    lost: dict[tuple[str, str, str, str], list[str]] = {}
+    for row in rows:
+        if row["state"] in ("refused", "failed"):
+            why = (row["state"], row["distribution"], row["version"], row["reason"])
+            lost.setdefault(why, []).append(row["name"])
+    problems += [
+        f"{state}: {', '.join(names)} of {distribution} {version}: {reason}"
+        for (state, distribution, version, reason), names in lost.items()
+    ]
+    counts = " and ".join(f"{number} of {whose}" for whose, number in own.items())
+    return {
+        "built in": f"{counts}, which `graftlm plugins` lists",
+        "installed": [{key: row[key] for key in _SHOWN} for row in rows if row["distribution"] not in _OWN],
+    }
 
 
 def _warm_parents(problems: list[str]) -> list[str]:
@@ -111,17 +170,21 @@ def _as_text(report: dict[str, Any]) -> str:
 def _lines_of(content: Any) -> list[str]:
     match content:
         case dict():
-            width = max((len(key) for key in content), default=0)
+            width = max((len(key) for key, value in content.items() if not _is_nested(value)), default=0)
             lines = []
             for key, value in content.items():
-                if isinstance(value, dict):
+                if _is_nested(value):
                     lines += [f"{key}:", *(f"  {line}" for line in _lines_of(value))]
                 else:
-                    lines.append(f"{key:<{width}}  {'unknown' if value is None else value}")
+                    shown = "none" if value == [] else "unknown" if value is None else value
+                    lines.append(f"{key:<{width}}  {shown}")
             return lines
+        case [dict(), *_]:
+            return aligned([[cell(value) for value in row.values()] for row in content])
         case list():
-            return [
-                f"- {', '.join(str(v) for v in item.values() if v)}" if isinstance(item, dict) else f"- {item}"
-                for item in content
-            ]
+            return [f"- {item}" for item in content]
     return [] if content is None else [str(content)]
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict | list) and bool(value)

@@ -10,7 +10,6 @@ import platform
 import shutil
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +69,6 @@ def thread_facts() -> dict[str, Any]:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
     return {name: os.environ[name] for name in names if name in os.environ} | {
         "one_worker_gets": int(thread_environment(1, None)["OMP_NUM_THREADS"])
-    }
-
-
-def kernel_facts() -> dict[str, Any]:
-    """Whether the native kernels are installed; without them the engine runs in plain torch."""
-    version = _version("graftlm-kernels")
-    return {
-        "graftlm-kernels": version or "not installed: ops run in plain torch",
-        "importable": find_spec("graftlm_kernels") is not None,
-        "GGUF blocks": "Q8_0, Q4_0 and Q4_1 are kept, others become plain weights"
-        if version
-        else "become plain weights",
     }
 
 

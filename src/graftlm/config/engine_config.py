@@ -202,7 +202,9 @@ class PluginConfig(Section):
 
     plugins: list[str] | None = option(None, help="Load exactly these plugins (comma-separated names).")
     enable_plugin: list[str] = option(factory=list, help="Enable one more plugin (comma-separated, repeatable).")
-    disable_plugin: list[str] = option(factory=list, help="Leave these plugins out (comma-separated, repeatable).")
+    disable_plugin: list[str] = option(
+        factory=list, help="Leave these plugins, or all of a distribution, out (repeatable)."
+    )
     no_plugins: bool = option(False, help="Safe mode: no plugins but the engine's own.")
     platform: str | None = option(None, help="Choose the platform by name instead of detecting it.")
     allow_platform_fallback: bool = option(

@@ -15,12 +15,15 @@ from graftlm.config import environment
 from graftlm.contracts.errors import StartupError
 
 
-def cache_folder(name: str) -> Path:
-    """Make and return the folder `name` in GRAFTLM_CACHE, else XDG_CACHE_HOME/graftlm, else ~/.cache/graftlm."""
+def cache_root() -> Path:
+    """Return GRAFTLM_CACHE, else XDG_CACHE_HOME/graftlm, else ~/.cache/graftlm, whether it is there or not."""
     root = environment.get("GRAFTLM_CACHE")
-    if root is None:
-        root = str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graftlm")
-    folder = Path(root) / name
+    return Path(root or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graftlm")
+
+
+def cache_folder(name: str) -> Path:
+    """Make and return the folder `name` in the cache folder."""
+    folder = cache_root() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from graftlm.contracts.errors import StartupError
 from graftlm.plugins import Plugin, find_host
 from graftlm.plugins.blame import Call
+from graftlm.plugins.plugin import ENGINE
 from graftlm.plugins.registrar import distribution_of
 from graftlm.plugins.slow_calls import told_when_slow
 from graftlm.processes.hung_calls import given_up_after
@@ -37,12 +38,12 @@ class Provider:
 
     code: type
     plugin: str
-    name: str | None
+    left_out_by: str | None
     known: Plugin | None = None
 
     @property
     def cure(self) -> str:
-        leave_out = f", or leave it out with --disable-plugin {self.name}" if self.name else ""
+        leave_out = f", or leave it out with --disable-plugin {self.left_out_by}" if self.left_out_by else ""
         return f"correct or update it{leave_out}"
 
     @property
@@ -59,7 +60,8 @@ def provider_of_code(code: type) -> Provider:
         return Provider(code, distribution, None)
     own = [p for p in known if p.value.partition(":")[0] == code.__module__]
     plugin = (own or known)[0]
-    return Provider(code, f"{distribution} {plugin.version}", None if plugin.built_in else plugin.name, plugin)
+    leave_out = None if distribution == ENGINE else plugin.left_out_by
+    return Provider(code, f"{distribution} {plugin.version}", leave_out, plugin)
 
 
 @contextlib.contextmanager

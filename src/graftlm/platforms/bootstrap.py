@@ -106,12 +106,17 @@ def _choose(
     on_host: Callable[[PluginHost], None] | None = None,
 ) -> PluginHost:
     from graftlm.platforms.detection import decide
+    from graftlm.platforms.native_kernels import refuse_unloadable
     from graftlm.plugins.discovery import discover
     from graftlm.plugins.plugin_config import read_settings
     from graftlm.plugins.selection import select
 
     discovery = discover(ALL_POINTS)
     decisions = select(discovery, selection)
+    for decision in decisions:
+        if decision.state == "refused":
+            logger.warning("plugin_refused plugin=%s: %s", decision.plugin.description, decision.reason)
+    decisions = refuse_unloadable(decisions)
     if locked is not None:
         from graftlm.plugins.lock import check_lock
 
@@ -128,9 +133,6 @@ def _choose(
         "discovered", plugins=len(discovery.plugins), distributions=discovery.searched, ms=round(discovery.ms, 2)
     )
     host.ledger.record("selected", enabled=[p.identity for p in enabled])
-    for decision in decisions:
-        if decision.state == "refused":
-            logger.warning("plugin_refused plugin=%s: %s", decision.plugin.description, decision.reason)
     undo = host.install()
     try:
         decide(host, name=platform, allow_fallback=allow_fallback)

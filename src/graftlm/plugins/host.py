@@ -173,7 +173,7 @@ class PluginHost:
     ) -> PluginFailed:
         """Note that a plugin failed, and return the error to raise or to log."""
         cure = cure or f"update or uninstall {plugin.distribution}, or leave it out " + (
-            "of the flag that names it" if plugin.named else f"with --disable-plugin {plugin.name}"
+            "of the flag that names it" if plugin.named else f"with --disable-plugin {plugin.left_out_by}"
         )
         error = PluginFailed(
             plugin.description, point=plugin.point, process=self.process, phase=phase, cause=cause, cure=cure

@@ -6,11 +6,14 @@ import re
 
 import msgspec
 
+#: The distribution and package of the engine itself, which nothing runs without.
+ENGINE = "graftlm"
+
 #: Distributions whose plugins are the engine's own: selection flags leave them on.
-BUILT_IN_DISTRIBUTIONS = frozenset({"graftlm", "graftlm-kernels"})
+BUILT_IN_DISTRIBUTIONS = frozenset({ENGINE, "graftlm-kernels"})
 
 #: Top-level packages of those distributions.
-BUILT_IN_PACKAGES = frozenset({"graftlm", "graftlm_kernels"})
+BUILT_IN_PACKAGES = frozenset({ENGINE, "graftlm_kernels"})
 
 
 def normalized(distribution: str) -> str:
@@ -46,6 +49,11 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.distribution}:{self.name}"
 
     @property
+    def left_out_by(self) -> str:
+        """What --disable-plugin takes to do without it; the kernels share one library, and go together."""
+        return self.distribution if self.package in BUILT_IN_PACKAGES - {ENGINE} else self.label
+
+    @property
     def identity(self) -> str:
         """What no other plugin has."""
         return f"{self.point}={self.label}"
@@ -60,9 +68,13 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The top-level package of its target."""
         return self.value.partition(":")[0].partition(".")[0].strip()
 
+    def is_of(self, distribution: str) -> bool:
+        """Tell whether it belongs to that distribution, however its name is spelled."""
+        return normalized(distribution) == normalized(self.distribution)
+
     def answers_to(self, name: str) -> bool:
         """Tell whether `name` (bare, or distribution:name) means this plugin."""
         if name == self.name:
             return True
         distribution, separator, bare = name.partition(":")
-        return bool(separator) and bare == self.name and normalized(distribution) == normalized(self.distribution)
+        return bool(separator) and bare == self.name and self.is_of(distribution)

@@ -15,7 +15,7 @@ from graftlm.plugins.errors import (
     UnknownPlugin,
 )
 from graftlm.plugins.order import in_order
-from graftlm.plugins.plugin import Plugin
+from graftlm.plugins.plugin import ENGINE, Plugin
 
 if TYPE_CHECKING:
     from graftlm.plugins.discovery import Discovery
@@ -27,7 +27,8 @@ LEFT_OUT = "--plugins leaves it out"
 class Selection(msgspec.Struct, kw_only=True):
     """What the user said: exactly these (`plugins`), one more, one less, or none at all.
 
-    Entries are NAME, distribution:NAME, or either narrowed as point=NAME; blanks around them do not count.
+    Entries are NAME, distribution:NAME, or either narrowed as point=NAME; blanks around them do not count. What is
+    left out may be a whole distribution, too.
     """
 
     plugins: Sequence[str] | None = None
@@ -56,7 +57,7 @@ def select(discovery: Discovery, selection: Selection) -> list[Decision]:
     """
     exact = None if selection.plugins is None else _Names("--plugins", selection.plugins, discovery)
     more = _Names("--enable-plugin", selection.enable_plugin, discovery)
-    less = _Names("--disable-plugin", selection.disable_plugin, discovery)
+    less = _Names("--disable-plugin", selection.disable_plugin, discovery, takes_distributions=True)
     if selection.no_plugins and exact is not None and exact.matched:
         raise SelectionConflict("--plugins and --no-plugins were both given", cure="give one of them")
     asked = more.matched | (exact.matched if exact is not None else set())
@@ -65,10 +66,14 @@ def select(discovery: Discovery, selection: Selection) -> list[Decision]:
             raise SelectionConflict(
                 f"{plugin.label} is both enabled and disabled", cure="leave it out of one of the flags"
             )
+    providers: dict[str, set[str]] = {}
+    for plugin in discovery.plugins:
+        providers.setdefault(plugin.name, set()).add(plugin.distribution)
     decisions = []
     for plugin in discovery.plugins:
         named = plugin.identity in asked
-        state, reason = _state(plugin, selection, exact, named=named, less=less)
+        shortest = plugin.name if len(providers[plugin.name]) == 1 else plugin.label
+        state, reason = _state(plugin, selection, exact, named=named, less=less, shortest=shortest)
         if state == "on" and plugin.refused:
             if named:
                 raise PluginRefused(plugin.description, reason=plugin.refused)
@@ -80,14 +85,14 @@ def select(discovery: Discovery, selection: Selection) -> list[Decision]:
 
 
 def _state(
-    plugin: Plugin, selection: Selection, exact: _Names | None, *, named: bool, less: _Names
+    plugin: Plugin, selection: Selection, exact: _Names | None, *, named: bool, less: _Names, shortest: str
 ) -> tuple[str, str]:
     if plugin.identity in less.matched:
         return "disabled", "--disable-plugin names it"
     if named:
         return "on", "named"
     if plugin.opt_in:
-        return "disabled", f"{plugin.point} take part only when named: --enable-plugin {plugin.name}"
+        return "disabled", f"{plugin.point} take part only when named: --enable-plugin {shortest}"
     if plugin.built_in:
         return "on", "built in"
     if selection.no_plugins:
@@ -100,8 +105,11 @@ def _state(
 class _Names:
     """One flag's list of names, each matched against what was found."""
 
-    def __init__(self, flag: str, names: Sequence[str], discovery: Discovery) -> None:
+    def __init__(
+        self, flag: str, names: Sequence[str], discovery: Discovery, *, takes_distributions: bool = False
+    ) -> None:
         self.matched: set[str] = set()
+        self._takes_distributions = takes_distributions
         for entry in names:
             for text in entry.split(","):
                 if text.strip():
@@ -110,12 +118,17 @@ class _Names:
     def _match(self, flag: str, text: str, discovery: Discovery) -> None:
         point, separator, name = text.partition("=")
         point, name = (point.strip(), name.strip()) if separator else ("", text)
-        found = [p for p in discovery.plugins if p.answers_to(name) and point in ("", p.point)]
+        prefix = f"{point}=" if point else ""
+        here = [p for p in discovery.plugins if point in ("", p.point)]
+        found = [p for p in here if p.answers_to(name)]
+        # Of the engine itself there is always something left that a start needs.
+        whole = [p for p in here if p.distribution != ENGINE] if self._takes_distributions else []
+        found = found or [p for p in whole if p.is_of(name)]
         if not found:
-            raise UnknownPlugin(text, where=flag, known=_spellings(discovery, point), hint=_hint(name, discovery))
+            known = [*_spellings(discovery, point), *(f"{prefix}{p.distribution}" for p in whole)]
+            raise UnknownPlugin(text, where=flag, known=known, hint=_hint(name, discovery))
         distributions = sorted({p.distribution for p in found})
         if len(distributions) > 1:
-            prefix = f"{point}=" if point else ""
             raise AmbiguousPlugin(text, where=flag, candidates=[f"{prefix}{d}:{name}" for d in distributions])
         self.matched.update(p.identity for p in found)
 

@@ -62,6 +62,6 @@ def _tell(call: Call, process: str, ended: threading.Event, limit_s: float | Non
             "plugin_slow %s of %s %s takes %.0f s so far in process %r, hook %s; Ctrl-C ends the start, "
             "--disable-plugin %s leaves it out%s",
             plugin.name, plugin.distribution, plugin.version, time.monotonic() - begun, process, call.hook,
-            plugin.label, limit,
+            plugin.left_out_by, limit,
         )  # fmt: skip
         wait = AGAIN_S

@@ -20,7 +20,7 @@ def whose_code(words: str) -> str:
             did = "it did not come back from" if words.startswith(_HUNG) else "called by"
             return (
                 f"{did} plugin {plugin.description}, {frame['file']} line {frame['line']} in {frame['function']}; "
-                f"--disable-plugin {plugin.label} leaves it out"
+                f"--disable-plugin {plugin.left_out_by} leaves it out"
             )
     return ""
 

@@ -52,7 +52,7 @@ def _tell(error: BaseException | None, trace: TracebackType | None, what: str) -
         if (plugin := files.owner(file)) is not None:
             logger.error(
                 "plugin_error %s: %s; %s, %s line %d in %s; --disable-plugin %s leaves it out",
-                plugin.description, error_text(error), what, file, line, function, plugin.label,
+                plugin.description, error_text(error), what, file, line, function, plugin.left_out_by,
             )  # fmt: skip
             return
 

@@ -22,7 +22,7 @@ _STYLES = {
 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], *, state: str = "state") -> None:
     """Print the named columns of `rows`; None is an empty cell, and numbers have one decimal."""
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    cells = [[cell(row.get(column)) for column in columns] for row in rows]
     if not sys.stdout.isatty():
         print("\n".join(aligned([list(columns), *cells])))
         return
@@ -53,7 +53,8 @@ def aligned(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
     ]
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Write a value so that it stays in its cell."""
     if value is None:
         return ""
     text = f"{value:.1f}" if isinstance(value, float) else str(value)
