@@ -19,6 +19,7 @@ class _FakeOpenAI(BaseHTTPRequestHandler):
     bodies: list[dict]
     api_key: str | None = None
     cut_short = False
+    finish_reason = "stop"
 
     def do_GET(self) -> None:
         self._send(200, json.dumps({"data": [{"id": "tiny"}]}).encode())
@@ -29,6 +30,7 @@ class _FakeOpenAI(BaseHTTPRequestHandler):
             return
         self.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         events = [{"choices": [{"delta": {"content": text}}]} for text in ("Hel", "lo")] + [{"choices": []}]
+        events[1]["choices"][0]["finish_reason"] = self.finish_reason
         text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
         self._send(200, (text + ("" if self.cut_short else "data: [DONE]\n\n")).encode())
 
@@ -59,7 +61,7 @@ def test_an_answer_is_streamed_from_the_first_model_of_a_server(fake, capsys):
 
     assert main(["run", "--url", url, "-p", "Hi", "--system", "Be brief", "--seed", "3", "--max-tokens", "8"]) == 0
 
-    assert capsys.readouterr().out == "Hello\n"
+    assert capsys.readouterr() == ("Hello\n", "")
     (body,) = handler.bodies
     assert body["model"] == "tiny"
     assert [m["role"] for m in body["messages"]] == ["system", "user"]
@@ -78,6 +80,34 @@ def test_a_chat_remembers_its_turns(fake, capsys, monkeypatch):
         ["one"],
         ["one", "Hello", "two"],
     ]
+
+
+def test_an_answer_that_was_cut_is_said_to_be(fake, capsys, monkeypatch):
+    """Beside the answer, in a chat each time; one that ended by itself is not."""
+    handler, url = fake
+    handler.finish_reason = "length"
+
+    assert main(["run", "--url", url, "-p", "Hi", "--max-tokens", "8"]) == 0
+    assert capsys.readouterr() == ("Hello\n", "(cut at --max-tokens=8)\n")
+
+    lines = iter(["one", "two", ""])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(lines))
+    assert main(["run", "--url", url]) == 0
+    assert capsys.readouterr() == ("Hello\n" * 2, "(cut at the server's limit)\n" * 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "limit"),
+    [
+        (20, 4000, "--max-tokens=20"),
+        (None, 4000, "--max-tokens=1024, the default"),
+        (None, 300, "the context's end"),
+        (None, None, "the server's limit"),
+    ],
+)
+def test_the_limit_of_an_answer_is_named(asked, room, limit):
+    """What was asked for, else what holds without."""
+    assert ChatSettings(max_tokens=asked, temperature=0.0, top_p=1.0).limit(room=room) == limit
 
 
 def test_trouble_names_the_server_and_the_cure(fake):

@@ -28,12 +28,25 @@ class ChatSettings:
         longest = self.max_tokens if self.max_tokens is not None else max(1, min(LONGEST_ANSWER, room))
         return SamplingParams(max_tokens=longest, temperature=self.temperature, top_p=self.top_p, seed=self.seed)
 
+    def limit(self, *, room: int | None = None) -> str:
+        """Name what ends a long answer; `room` None is that of a server, which only it knows."""
+        if self.max_tokens is not None:
+            return f"--max-tokens={self.max_tokens}"
+        if room is None:
+            return "the server's limit"
+        return f"--max-tokens={LONGEST_ANSWER}, the default" if room > LONGEST_ANSWER else "the context's end"
+
 
 class ChatBackend(Protocol):
     """Answers messages, piece by piece; used as a context manager that frees what it holds."""
 
     @property
     def model(self) -> str: ...
+
+    @property
+    def cut_at(self) -> str:
+        """The limit at which the last answer was cut; "" where it ended by itself."""
+        ...
 
     def stream(self, messages: Sequence[Message]) -> Iterator[str]: ...
 

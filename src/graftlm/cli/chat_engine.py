@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from graftlm.cli.ahead import start_configured_children
 from graftlm.cli.chat import ChatSettings, Message
 from graftlm.contracts.errors import StartupError
+from graftlm.contracts.request import FinishReason
 from graftlm.processes.shutdown import ShutdownInterrupt
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class EngineChat:
         self._shutdown = shutdown
         self._loop = asyncio.new_event_loop()
         self._llm: AsyncLLM | None = None
+        self.cut_at = ""
 
     @property
     def model(self) -> str:
@@ -77,9 +79,13 @@ class EngineChat:
         else:
             prompt = llm.encode_chat(messages)
         assert self._config.model.max_model_len is not None, "the configuration is resolved"
-        params = self._settings.sampling_params(room=self._config.model.max_model_len - len(prompt))
+        room = self._config.model.max_model_len - len(prompt)
+        params = self._settings.sampling_params(room=room)
+        self.cut_at = ""
         async with aclosing(llm.generate(prompt, params, request_id=f"run-{uuid.uuid4().hex}")) as updates:
             async for update in updates:
+                if update.finish_reason == FinishReason.LENGTH:
+                    self.cut_at = self._settings.limit(room=room)
                 yield update.text
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -36,6 +36,7 @@ class ServerChat:
         self._base = url.rstrip("/").removesuffix("/v1") + "/v1"
         self._api_key = api_key
         self._settings = settings
+        self.cut_at = ""
         self.model = model or self._first_model()
 
     def __enter__(self) -> ServerChat:
@@ -55,12 +56,15 @@ class ServerChat:
             body["max_tokens"] = s.max_tokens
         if s.seed is not None:
             body["seed"] = s.seed
+        self.cut_at = ""
         with self._open("/chat/completions", body) as response:
             for event in self._events(response):
                 if said := event.get("error"):
                     problem = said.get("message", said) if isinstance(said, dict) else said
                     raise ServerTrouble(self.url, problem=str(problem))
                 for choice in event.get("choices") or []:
+                    if choice.get("finish_reason") == "length":
+                        self.cut_at = s.limit()
                     yield (choice.get("delta") or {}).get("content") or ""
 
     def _events(self, response: HTTPResponse) -> Iterator[dict[str, Any]]:
