@@ -14,12 +14,19 @@ class FakeApi:
     """Answers completions and chats with `num_tokens` pieces, `gap_s` apart, cut into odd network packets."""
 
     def __init__(
-        self, *, gap_s: float = 0.0, usage: bool = True, chunked: bool = True, fail_every: int = 0
+        self,
+        *,
+        gap_s: float = 0.0,
+        usage: bool = True,
+        chunked: bool = True,
+        fail_every: int = 0,
+        cached_tokens: int = 3,
     ) -> None:
         self.gap_s = gap_s
         self.usage = usage
         self.chunked = chunked
         self.fail_every = fail_every
+        self.cached_tokens = cached_tokens
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[str] = []
         self.running = 0
@@ -62,7 +69,7 @@ class FakeApi:
             self._send(writer, {"choices": [{"delta": {"content": piece}} if chat else {"text": piece}]})
         self._send(writer, {"choices": [{"text": "", "finish_reason": "length"}] if not chat else [{"delta": {}}]})
         if self.usage:
-            details = {"cached_tokens": 3}
+            details = {"cached_tokens": self.cached_tokens}
             counts = {
                 "prompt_tokens": 11,
                 "completion_tokens": body["max_tokens"],

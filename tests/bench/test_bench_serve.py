@@ -133,6 +133,31 @@ def test_the_table_reads_well(capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "cached", "advised"),
+    [
+        ([], 2, True),
+        ([], 1, False),
+        (["--random-prefix-len", "16"], 9, False),
+        (["--endpoint", "chat"], 5, False),
+        (["--endpoint", "chat"], 6, True),
+        (["--dataset-path", "FILE"], 9, False),
+    ],
+)
+def test_prompts_that_the_server_has_seen_before_are_told(words, cached, advised, tmp_path, capsys):
+    """A load sent twice finds itself in the prefix cache, and its times are no times of a prefill."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "one"}')
+    words = [str(file) if word == "FILE" else word for word in words]
+    with running(FakeApi(cached_tokens=cached)) as api:
+        serve.run(["--url", api.url, "--num-prompts", "2", "--seed", "7", *words], shutdown=ShutdownRequest())
+    last = capsys.readouterr().out.splitlines()[-1]
+
+    told = f"advice: {100 * cached / 11:.0f} % of the prompt tokens came from the cache"
+    assert last.startswith(told) is advised
+    assert ("another --seed than 7, or restart it" in last) is advised
+
+
+@pytest.mark.parametrize(
     ("words", "error", "parts"),
     [
         (["--goodput", "ttft"], InvalidOption, ["--goodput='ttft'", "ttft:500"]),

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Words of the command line that are no settings of the load.
 _PRIVATE = ("api_key", "json", "no_progress", "plot")
+#: By endpoint; what all chats begin with is the template's.
+_USUAL_SHARE_OF_CACHE = {"completions": 0.1, "chat": 0.5}
 ROUTES = {"completions": "/completions", "chat": "/chat/completions"}
 
 
@@ -221,3 +223,19 @@ def print_result(result: dict[str, Any]) -> None:
     report.print_rows("\nmilliseconds", table, header=("", *columns))
     for error in result["errors"]:
         print(f"\nfailed: {error}")
+    if advice := advice_on_cache(result):
+        print(f"\nadvice: {advice}")
+
+
+def advice_on_cache(result: dict[str, Any]) -> str:
+    """Say that prompts which share nothing came from the prefix cache all the same, or ""."""
+    settings, prompt_tokens = result["settings"], result["prompt_tokens"]
+    if settings["dataset_path"] is not None or settings["random_prefix_len"] or not prompt_tokens:
+        return ""
+    share = result["cached_prompt_tokens"] / prompt_tokens
+    if share <= _USUAL_SHARE_OF_CACHE[settings["endpoint"]]:
+        return ""
+    return (
+        f"{100 * share:.0f} % of the prompt tokens came from the cache: this server has seen these prompts before; "
+        f"give another --seed than {settings['seed']}, or restart it"
+    )
