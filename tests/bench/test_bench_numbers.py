@@ -7,13 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from graftlm.cli.bench import SUBCOMMANDS, build_parser, load_subcommand
+from graftlm.cli.bench import SUBCOMMANDS, build_parser, load_subcommand, run
 from graftlm.cli.bench.client import Exchange
 from graftlm.cli.bench.launch_flags import split_dashes
 from graftlm.cli.bench.load import arrival_gaps
 from graftlm.cli.bench.prompts import RandomPrompts
 from graftlm.cli.bench.report import print_rows
 from graftlm.cli.bench.statistics import most_at_once, percentile, spread, summarize
+from graftlm.config.arguments import UsageError
+from graftlm.processes.shutdown import ShutdownRequest
 
 
 def exchange(start: float, *arrivals: float, error: str | None = None) -> Exchange:
@@ -92,6 +94,12 @@ def test_every_sub_command_is_there():
     assert "--rounds" in flags["startup"]
     assert "--calls" in flags["plugins"]
     assert all(f"  {name} " in build_parser().format_help() for name in SUBCOMMANDS)
+
+
+def test_a_flag_of_another_sub_command_is_told_whose_it_is():
+    """Throughput, latency and startup have much in common, and are easily mistaken."""
+    with pytest.raises(UsageError, match=r"^unknown flag --num-iters; `graftlm bench latency` takes it"):
+        run(["serve", "--num-iters", "3"], shutdown=ShutdownRequest())
 
 
 def test_columns_of_words_are_read_from_the_left_and_numbers_from_the_right(capsys):

@@ -53,6 +53,7 @@ def test_explain_model_tells_whose_class_it_is(installed, example_wheels, ask):
     assert registered["why"] == "registered by a general plugin"
     assert built_in["answer"] == "graftlm.models.llama:LlamaForCausalLM of graftlm"
     assert built_in["facts"]["supports_tensor_parallel"] is True
+    assert "supports_lora" not in built_in["facts"]  # what nothing uses is not promised
 
 
 def test_explain_model_names_a_disabled_provider(installed, ask):
@@ -177,6 +178,7 @@ def test_explain_a_plugin_and_any_name(zoo, ask):
         (["RMSNrm"], 1, "nothing called 'RMSNrm'; did you mean 'RMSNorm'"),
         (["op", "rms_nrm"], 1, "no op called 'rms_nrm'; did you mean 'rms_norm'"),
         (["platfrom", "x"], 2, "did you mean 'platform'"),
+        ([], 2, "required: WHAT; a kind, a name or both; the kinds are platform, model, op,"),
         (["op"], 2, "explain op needs a name"),
         (["a", "b", "c"], 2, "a kind and a name"),
         (["platform", "--url", "nonsense"], 1, "it is no web address"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from plugin_packages import Site, run_graftlm
 
 
@@ -62,6 +63,23 @@ def test_a_wrong_sub_command_is_one_line(installed):
         .splitlines()[-1]
         .startswith("graftlm: error: unknown sub-command 'explian'; did you mean explain?")
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["--url", "http://h"], "unknown flag --url; `graftlm plugins explain` takes it (see `graftlm plugins ex"),
+        (["doctor", "--until-ready"], "unknown flag --until-ready; `graftlm plugins trace` takes it (see "),
+        (["--nonsense"], "unknown flag --nonsense; see `graftlm plugins list --help`"),
+        (["--jsn"], "unknown flag --jsn; did you mean --json? (see `graftlm plugins list --help`)"),
+    ],
+)
+def test_a_flag_of_another_sub_command_is_told_whose_it_is(installed, words, cure):
+    """Else a reader looks for it in a help that does not have it."""
+    done = run_graftlm("plugins", *words, env=installed.environment)
+
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith(f"graftlm: error: {cure}")
 
 
 def test_help_names_the_sub_commands_and_imports_nothing(zoo):

@@ -99,6 +99,16 @@ def test_a_server_runs_on_all_of_them(new_site, tmp_path, tiny_llama):
     assert json.loads(lines.read_text().splitlines()[0])["output_tokens"] == 4
 
 
+def test_the_memory_of_a_new_platform_is_had_at_once(new_site):
+    """Gigabytes of KV cache, of a machine that is only pretended, take seconds and may not be there."""
+    script = "from graftlm_new_platform.platform import MEMORY_BYTES as size; print(size)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **new_site.environment}, capture_output=True, text=True
+    )
+
+    assert 2**28 <= int(done.stdout) <= 2**30
+
+
 def test_what_is_written_is_declared_sound(new_site):
     """The doctor finds nothing wrong with any of them."""
     done = run_graftlm("plugins", "doctor", "--json", env=new_site.environment)
@@ -111,18 +121,21 @@ def test_what_is_written_is_declared_sound(new_site):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["platfrom", "acme"], "no template is called 'platfrom'; did you mean 'platform'?"),
+        ([], f"required: KIND, NAME; the kinds are {', '.join(KINDS)}"),
+        (["op"], f"required: NAME; the kinds are {', '.join(KINDS)}"),
+        (["platfrom", "acme"], f"'platfrom'; the kinds are {', '.join(KINDS)}; did you mean 'platform'?"),
+        (["quantization", "acme"], f"'quantization'; the kinds are {', '.join(KINDS)}"),
+        (["zzz", "acme"], f"no template is called 'zzz'; the kinds are {', '.join(KINDS)}"),
         (["op", "Acme"], "lower-case letters and digits with single dashes"),
         (["op", "acme--chip"], "'acme--chip' is no name"),
         (["op", "../acme"], "is no name"),
         (["op", "class"], "is a word of Python"),
         (["op", "kernels"], "choose another name"),
-        (["op"], "NAME"),
     ],
 )
 def test_a_wrong_kind_or_name_is_refused(tmp_path, words, part):
     """Code 2, one line, and nothing is written."""
-    pytest.importorskip("graftlm_kernels") if words[-1] == "kernels" else None
+    pytest.importorskip("graftlm_kernels") if "kernels" in words else None
     done = run_graftlm("plugins", "new", *words, "--directory", str(tmp_path / "new"))
 
     assert done.returncode == 2

@@ -51,8 +51,19 @@ class UsageError(ConfigError):
     """A command line that cannot be understood; the command ends with code 2."""
 
 
+class UnknownFlag(UsageError):
+    """A flag that the command does not have."""
+
+    def __init__(self, flag: str, *, cure: str) -> None:
+        super().__init__(f"unknown flag {flag}; {cure}")
+        self.flag = flag
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """An argparse parser that knows no abbreviations and raises UsageError instead of ending the process."""
+
+    #: What to write where a word is missing that belongs to no flag.
+    words_wanted = ""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("allow_abbrev", False)
@@ -60,7 +71,8 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(**options)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument "))
+        cure = f"; {self.words_wanted}" if self.words_wanted and "arguments are required" in message else ""
+        raise UsageError(message.removeprefix("argument ") + cure)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse does it, in the words of every other wrong value."""
@@ -98,10 +110,10 @@ class ArgumentParser(argparse.ArgumentParser):
             if word.startswith("--") and " " not in word and (flag := word.split("=", 1)[0]) not in known:
                 raise self._unknown(flag)
 
-    def _unknown(self, flag: str) -> UsageError:
+    def _unknown(self, flag: str) -> UnknownFlag:
         near = nearest_names(flag, self.flags())
         cure = f"did you mean {' or '.join(near)}?" if near else f"see `{self.prog} --help`"
-        return UsageError(f"unknown flag {flag}; {advice_for(flag, self._option_string_actions) or cure}")
+        return UnknownFlag(flag, cure=advice_for(flag, self._option_string_actions) or cure)
 
 
 class OpenChoices(list[str]):

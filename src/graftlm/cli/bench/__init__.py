@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.output_file import check_writable
+from graftlm.cli.subcommands import with_hint
 from graftlm.config.arguments import ArgumentParser, UsageError
 from graftlm.plugins.spelling import nearest_names
 
@@ -59,9 +60,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     try:
         code: int = load_subcommand(name).run(rest, shutdown=shutdown)
     except UsageError as error:
-        if "--help" in str(error):
-            raise
-        raise UsageError(f"{error} (see `graftlm bench {name} --help`)") from None
+        raise with_hint(error, command="bench", name=name, siblings=SUBCOMMANDS, load=load_subcommand) from None
     return code
 
 

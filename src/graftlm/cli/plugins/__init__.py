@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from graftlm.cli.subcommands import with_hint
 from graftlm.config.arguments import ArgumentParser, UsageError
 from graftlm.plugins.spelling import nearest_names
 
@@ -65,7 +66,5 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     try:
         code: int = load_subcommand(name).run(rest, shutdown=shutdown)  # type: ignore[attr-defined]
     except UsageError as error:
-        if "--help" in str(error):
-            raise
-        raise UsageError(f"{error} (see `graftlm plugins {name} --help`)") from None
+        raise with_hint(error, command="plugins", name=name, siblings=SUBCOMMANDS, load=load_subcommand) from None
     return code

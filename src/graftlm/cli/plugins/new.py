@@ -91,6 +91,7 @@ class CannotWrite(GraftlmError):
 def build_parser() -> ArgumentParser:
     parser = make_parser("plugins new", "Write a working, tested plugin package.")
     parser.usage = "graftlm plugins new KIND NAME [--directory D]"
+    parser.words_wanted = f"the kinds are {', '.join(KINDS)}"
     parser.add_argument("kind", metavar="KIND", help=f"What it extends: {', '.join(KINDS)}.")
     parser.add_argument("name", metavar="NAME", help="Name of the plugin, such as acme or acme-chip.")
     parser.add_argument(
@@ -107,9 +108,8 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     words = parser.parse_strictly(argv)
     kind = words.kind.replace("-", "_")
     if kind not in KINDS:
-        raise UsageError(
-            f"no template is called {kind!r}; {nearest(kind, KINDS) or 'there are ' + ', '.join(KINDS)}"
-        )
+        near = nearest(kind, KINDS)
+        raise UsageError(f"no template is called {kind!r}; {parser.words_wanted}" + (near and f"; {near}"))
     names = names_for(kind, words.name)
     folder = Path(words.directory or names["distribution"])
     files = write_package(folder, kind, names)
