@@ -163,6 +163,12 @@ def test_what_has_changed_is_named(folder, tmp_path, monkeypatch):
         with pytest.raises(NotTaken, match=r"\$OMP_WAIT_POLICY was .* and is 'active'"):
             parent.check(now(OMP_WAIT_POLICY="active"))
         parent.check(now(OMP_NUM_THREADS="7"))  # which a child is told again
+        with monkeypatch.context() as patch:
+            patch.setenv("OMP_WAIT_POLICY", "active")  # a child gets the engine's in its place
+            patch.setenv("OPENBLAS_NUM_THREADS", "9")
+            parent.check(now())
+        with pytest.raises(NotTaken, match=r"\$OMP_PROC_BIND was .* and is 'close'"):
+            parent.check(now(OMP_PROC_BIND="close"))
         (second / "warm_module.py").write_text("")
         monkeypatch.syspath_prepend(str(second))
         with pytest.raises(NotTaken, match=f"the module warm_module would now come from {second}"):

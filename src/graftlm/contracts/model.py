@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What the front end must know about an architecture without importing it.
 
-    A model class may carry its own as `spec = ModelSpec(...)`; without one the defaults hold.
+    A model class may carry its own as `spec = ModelSpec(...)`; without one the defaults hold. Nothing asks for
+    `supports_lora` yet.
     """
 
     is_text_generation: bool = True

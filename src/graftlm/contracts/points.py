@@ -132,8 +132,8 @@ LORA_RESOLVERS: ExtensionPoint[Any] = ExtensionPoint(
     key=False,
     roles=_FRONTEND,
     opt_in=True,
-    imported="when a request names an unknown LoRA adapter",
-    doc="A label for a resolver, which finds a LoRA adapter by name. Opt-in, since a request makes it act.",
+    imported="by nothing yet: LoRA adapters are not served",
+    doc="A label for a resolver, which is to find a LoRA adapter by name. Opt-in, since a request makes it act.",
 )
 
 LOGITS_PROCESSORS: ExtensionPoint[Any] = ExtensionPoint(
@@ -141,8 +141,9 @@ LOGITS_PROCESSORS: ExtensionPoint[Any] = ExtensionPoint(
     key=False,
     roles=frozenset({Role.FRONTEND, Role.WORKER}),
     opt_in=True,
-    imported="at start-up, when enabled",
-    doc="A label for a logits processor, which changes scores before sampling. Opt-in, since it changes answers.",
+    imported="by nothing yet",
+    doc="A label for a logits processor, which is to change scores before sampling. Opt-in, since that changes "
+    "answers.",
 )
 
 STAT_LOGGER_PLUGINS: ExtensionPoint[type[StatLogger]] = ExtensionPoint(
@@ -168,7 +169,7 @@ IO_PROCESSOR_PLUGINS: ExtensionPoint[Callable[[], str | None]] = ExtensionPoint(
     "io_processor_plugins",
     key=True,
     roles=_FRONTEND,
-    imported="when a flag or a model names it",
+    imported="by nothing yet",
     doc="The key is a name; the target is a callable that returns the path of an input/output processor class. "
     "On by default, and loaded by name only.",
 )
@@ -177,16 +178,16 @@ TOOL_PARSERS: ExtensionPoint[type[Any]] = ExtensionPoint(
     "tool_parsers",
     key=True,
     roles=frozenset({Role.FRONTEND, Role.ENGINE}),
-    imported="when --tool-call-parser names it",
-    doc="The key is a name; the target parses a model's tool calls. On by default.",
+    imported="by nothing yet: tool calls are not parsed",
+    doc="The key is a name; the target is to parse a model's tool calls. On by default.",
 )
 
 REASONING_PARSERS: ExtensionPoint[type[Any]] = ExtensionPoint(
     "reasoning_parsers",
     key=True,
     roles=frozenset({Role.FRONTEND, Role.ENGINE}),
-    imported="when --reasoning-parser names it",
-    doc="The key is a name; the target splits a model's reasoning from its answer. On by default.",
+    imported="by nothing yet: reasoning is not split off",
+    doc="The key is a name; the target is to split a model's reasoning from its answer. On by default.",
 )
 
 SCHEDULERS: ExtensionPoint[type[StepScheduler]] = ExtensionPoint(
