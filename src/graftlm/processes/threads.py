@@ -49,8 +49,9 @@ def crowding(num_workers: int, threads_per_worker: int | None = None) -> str | N
         cure = f"leave --threads-per-worker out, or use {cores // num_workers} or less"
     else:
         cure = f"set OMP_NUM_THREADS to {cores // num_workers} or less, or unset it"
-    workers = "1 worker" if num_workers == 1 else f"{num_workers} workers"
-    usable = "1 usable core" if cores == 1 else f"{cores} usable cores"
+    from graftlm.plugins.spelling import counted  # the earliest modules of a start import this one
+
+    workers, usable = counted(num_workers, "worker"), counted(cores, "usable core")
     return f"{workers} with {threads} compute threads each, on {usable} ({_allowed()}), wait for each other: {cure}"
 
 
