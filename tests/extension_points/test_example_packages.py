@@ -52,6 +52,15 @@ def installed(example_wheels: dict[str, Path], tmp_path_factory: pytest.TempPath
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", PACKAGES)
+def test_an_example_is_installed_with_all_of_its_files(name: str, installed: Site) -> None:
+    """A manifest that a build leaves out would be missed by nobody but the reader."""
+    package = EXAMPLES / name / f"graftlm_{name}"
+    files = [file for file in package.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+
+    assert [file for file in files if not (installed.folder / file.relative_to(package.parent)).exists()] == []
+
+
 @pytest.fixture(scope="module")
 def models(installed: Site, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny Llama as an .npz checkpoint called `tiny`."""

@@ -99,6 +99,12 @@ def test_a_server_runs_on_all_of_them(new_site, tmp_path, tiny_llama):
     assert json.loads(lines.read_text().splitlines()[0])["output_tokens"] == 4
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_package_is_installed_with_its_manifest(kind, new_site):
+    """Not only where it is installed as editable."""
+    assert (new_site.folder / f"graftlm_new_{kind}" / "graftlm_plugin.toml").is_file()
+
+
 def test_the_memory_of_a_new_platform_is_had_at_once(new_site):
     """Gigabytes of KV cache, of a machine that is only pretended, take seconds and may not be there."""
     script = "from graftlm_new_platform.platform import MEMORY_BYTES as size; print(size)"
