@@ -44,7 +44,14 @@ def add_who_multiplies(host: PluginHost, config: EngineConfig, explanation: Expl
     for event in host.ledger.of("weights_plain"):
         reason = f"{event.facts['reason']} ({counted(event.count, 'layer')})"
         explanation.candidates.append(Candidate(name=event.facts["method"], state="refused", reason=reason))
-    if method and explanation.error and not kept and not plain:  # it refuses the checkpoint
+    refused = bool(method and explanation.error and not kept)
+    if (kept or refused) and not plain:
+        explanation.notes = []
+        for candidate in explanation.candidates:
+            if candidate.state == "asked when built":
+                reason = "the start is refused" if refused else f"the method {method} multiplies"
+                candidate.state, candidate.reason = "not asked", reason
+    if refused and not plain:
         explanation.answer = explanation.why = ""
     if not kept:
         return
@@ -54,11 +61,6 @@ def add_who_multiplies(host: PluginHost, config: EngineConfig, explanation: Expl
     explanation.answer = f"the quantization method {method}{owner} multiplies in its place{where}"
     reasons = ["it keeps the weights; `explain quantization` says more", explanation.why if plain else ""]
     explanation.why = "; ".join(filter(None, reasons))
-    explanation.notes = [note for note in explanation.notes if note != "this model builds none"]
-    if not plain:
-        for candidate in explanation.candidates:
-            if candidate.state == "asked when built":
-                candidate.state, candidate.reason = "not asked", f"the method {method} multiplies"
     formats: Counter[str] = Counter()
     for facts in (*kept, *plain):
         formats[facts["format"] or method or ""] += facts["count"]
