@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -15,21 +16,32 @@ from plugin_packages import run_graftlm
 ANSWER = ("-p", "hello", "--temperature", "0", "--max-tokens", "4")
 
 
-@pytest.fixture(params=["empty", "gone"])
-def broken(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
-    """The environment that sees a copy of the installed kernels, without what makes them compute."""
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the installed kernels' package; its distribution lies beside it."""
     distribution = metadata.distribution("graftlm-kernels")
     for file in distribution.files or ():
         if file.parts[0].startswith("graftlm_kernels") and "__pycache__" not in file.parts:
             place = tmp_path / "site" / file
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file.locate(), place)
-    (library,) = (tmp_path / "site" / "graftlm_kernels").glob("_native*.so")
+    return tmp_path / "site" / "graftlm_kernels"
+
+
+def seen(package: Path) -> dict[str, str]:
+    """The environment of a process that takes the copy for the installed one."""
+    path = os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH", "")]))
+    return {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture(params=["empty", "gone"])
+def broken(package: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment that sees kernels without what makes them compute."""
+    (library,) = package.glob("_native*.so")
     library.unlink()
     if request.param == "empty":
         library.touch()
-    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]))
-    return {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    return seen(package)
 
 
 @pytest.mark.parametrize("flags", [(), ("--no-plugins",), ("--disable-plugin", "graftlm-kernels")], ids=" ".join)
@@ -60,6 +72,17 @@ def test_who_names_one_of_them_is_told_why_not(broken, tiny_llama):
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1
     assert line.startswith("graftlm: error:") and "native library cannot be loaded" in line
+
+
+def test_the_cure_of_kernels_that_fail_is_accepted(package, tiny_llama):
+    """Such as those of another version, whose library loads: the named flag leaves all of them out."""
+    (package / "native.py").write_text("raise ImportError('made for another engine')")
+    failed = run_graftlm("run", str(tiny_llama), *ANSWER, env=seen(package))
+    words = re.search(r"leave it out with (--disable-plugin) (\S+)$", failed.stderr.splitlines()[-1])
+
+    assert failed.returncode == 1 and words, failed.stderr
+    done = run_graftlm("run", str(tiny_llama), *ANSWER, *words.groups(), env=seen(package))
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
 
 
 def test_doctor_and_plugins_report_it(broken):
