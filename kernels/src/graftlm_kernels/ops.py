@@ -136,7 +136,8 @@ class RotaryEmbedding(CpuOp):
 
     @classmethod
     def supports(cls, *, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> bool | str:
-        return refusal(device, dtype) or head_refusal(shape[0]) or True
+        wrong_size = head_refusal(shape[0]) if shape else None
+        return refusal(device, dtype) or wrong_size or True
 
     def __call__(
         self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor
