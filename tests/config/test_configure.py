@@ -176,7 +176,7 @@ def test_more_threads_than_cores_are_warned_of_once(checkpoint, host, caplog):
     configure(options_from_keywords({"model": checkpoint, "threads_per_worker": 1024}), host)
 
     (said,) = [r.getMessage() for r in caplog.records if "more threads than cores" in r.getMessage()]
-    assert "1024 compute threads" in said and "allowed CPUs" in said
+    assert "1024 compute threads" in said and "usable core" in said
 
 
 def test_a_platform_that_leaves_the_worker_class_unset_is_named(checkpoint, host):

@@ -29,7 +29,7 @@ def test_workers_share_the_cores(monkeypatch):
             1,
             1024,
             None,
-            ["1 worker with 1024", "4 usable cores (allowed CPUs ", "--threads-per-worker", "4 or less"],
+            ["1 worker with 1024", "4 usable cores, ", "--threads-per-worker", "4 or less"],
         ),
         (2, 3, None, ["2 workers with 3", "4 usable cores", "2 or less"]),
         (8, None, None, ["8 workers with 1", "--tensor-parallel-size=4 or less"]),
@@ -47,14 +47,6 @@ def test_more_threads_than_cores_are_told_with_the_cure(monkeypatch, workers, as
 
     assert (said is None) is (parts is None)
     assert all(part in (said or "") for part in parts or ()), said
-
-
-def test_the_allowed_cpus_are_named_as_ranges(monkeypatch):
-    """As `taskset` takes them; a container's share is told beside."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 5, 7, 8}, raising=False)
-    monkeypatch.setattr(threads, "_container_share", lambda: 3)
-
-    assert threads._allowed() == "allowed CPUs 0-2,5,7-8, 3 of them at a time"
 
 
 def test_container_share_cuts_the_cores(monkeypatch, tmp_path):

@@ -22,6 +22,7 @@ from graftlm.contracts.errors import GraftlmError
 from graftlm.models.cache_folder import cache_root
 from graftlm.platforms.native_kernels import are_kernels, instruction_path
 from graftlm.plugins.errors import PluginError
+from graftlm.plugins.plugin import BUILT_IN_DISTRIBUTIONS
 from graftlm.processes.warm.client import find_warm_parents
 from graftlm.version import __version__
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
 
 _SECRET = ("GRAFTLM_API_KEY",)
-#: Whose plugins are counted, and what is shown of the others.
-_OWN = ("graftlm", "graftlm-kernels")
+#: What is shown of a plugin that is not the engine's own.
 _SHOWN = ("point", "name", "distribution", "version", "state", "reason")
 
 
@@ -131,7 +131,9 @@ def _plugins(host: PluginHost | None, problems: list[str]) -> dict[str, Any] | N
     if host is None:
         return None
     rows = host.describe()["plugins"]
-    own = Counter(f"{row['distribution']} {row['version']}" for row in rows if row["distribution"] in _OWN)
+    own = Counter(
+        f"{row['distribution']} {row['version']}" for row in rows if row["distribution"] in BUILT_IN_DISTRIBUTIONS
+    )
     lost: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:
         if row["state"] in ("refused", "failed"):
@@ -144,7 +146,9 @@ def _plugins(host: PluginHost | None, problems: list[str]) -> dict[str, Any] | N
     counts = " and ".join(f"{number} of {whose}" for whose, number in own.items())
     return {
         "built in": f"{counts}, which `graftlm plugins` lists",
-        "installed": [{key: row[key] for key in _SHOWN} for row in rows if row["distribution"] not in _OWN],
+        "installed": [
+            {key: row[key] for key in _SHOWN} for row in rows if row["distribution"] not in BUILT_IN_DISTRIBUTIONS
+        ],
     }
 
 

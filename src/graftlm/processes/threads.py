@@ -52,21 +52,7 @@ def crowding(num_workers: int, threads_per_worker: int | None = None) -> str | N
     from graftlm.plugins.spelling import counted  # the earliest modules of a start import this one
 
     workers, usable = counted(num_workers, "worker"), counted(cores, "usable core")
-    return f"{workers} with {threads} compute threads each, on {usable} ({_allowed()}), wait for each other: {cure}"
-
-
-def _allowed() -> str:
-    """Name the CPUs this process may run on, and the container's share of them."""
-    try:
-        cpus = sorted(os.sched_getaffinity(0))
-    except AttributeError:
-        cpus = list(range(os.cpu_count() or 1))
-    starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
-    ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
-    ranges = (str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
-    share = _container_share()
-    limit = f", {share} of them at a time" if share is not None and share < len(cpus) else ""
-    return f"allowed CPUs {','.join(ranges)}{limit}"
+    return f"{workers} with {threads} compute threads each, on {usable}, wait for each other: {cure}"
 
 
 def thread_environment(num_workers: int = 1, threads_per_worker: int | None = None) -> dict[str, str]:
