@@ -15,3 +15,9 @@ def tell(payload: bytes, channel: Channel) -> int:
     facts = {"variable": os.environ.get("GIVEN_LATER"), "directory": os.getcwd(), "path": sys.path}  # noqa: PTH109
     channel.ready(msgspec.json.encode(facts))
     return 0
+
+
+def set_variable(payload: bytes, channel: Channel) -> int:
+    """Change the environment, as code of a plugin may."""
+    os.environ["OF_A_PLUGIN"] = "yes"
+    return 0

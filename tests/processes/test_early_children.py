@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import msgspec
 import pytest
 
-from graftlm.processes import early
+from graftlm.processes import child as child_module
+from graftlm.processes import early, linking
+from graftlm.processes.channel import Channel, FrameKind
+from graftlm.processes.child import Order, Setup
 from graftlm.processes.launch import start_child
+from graftlm.processes.logs import LogSettings
 from tests.processes.test_children import wait_gone
 
 
@@ -121,3 +126,75 @@ def test_a_start_that_is_refused_leaves_no_child():
     assert server.returncode == 2, output
     with pytest.raises(ProcessLookupError):  # its session's group is empty
         os.killpg(server.pid, 0)
+
+
+class _SlowLibrary:
+    """Takes the place of `dlopen`: is linked when it is allowed to be, and tells what it read at its end."""
+
+    def __init__(self):
+        self.allowed, self.read = threading.Event(), None
+
+    def __call__(self, library, mode):
+        assert self.allowed.wait(30)
+        self.read = os.environ.get("GIVEN_LATER"), os.environ.get("OF_A_PLUGIN")
+
+
+@pytest.fixture
+def slow_library(monkeypatch):
+    slow = _SlowLibrary()
+    begun = linking.Linking.__new__(linking.Linking)
+    begun.begun, begun.seconds, begun._load = 0.0, 0.0, slow
+    begun._thread = threading.Thread(target=begun._run, args=("library",), daemon=True)
+    begun._thread.start()
+    monkeypatch.setattr(linking, "_linking", begun)
+    yield slow
+    slow.allowed.set()
+    begun.wait()
+
+
+@pytest.fixture
+def own_process_kept(monkeypatch):
+    """What `_apply_setup` changes of this process is changed back."""
+    before = dict(os.environb)
+    monkeypatch.setattr(child_module, "configure_logging", lambda *arguments: None)
+    monkeypatch.setattr(child_module, "_in_main", threading.Event())
+    yield
+    os.environ.clear()
+    os.environb.update(before)
+
+
+def _setup(**environment):
+    given = dict(os.environb) | {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    return Setup(
+        name="early", sys_path=[os.fsencode(folder) for folder in sys.path], cwd=os.getcwdb(),  # noqa: PTH109
+        environment=given, log=LogSettings(),
+    )  # fmt: skip
+
+
+def test_the_environment_does_not_change_while_a_library_is_linked(slow_library, own_process_kept):
+    """Libraries read it with functions that nothing may run beside: the process would crash, once in a while."""
+    threading.Timer(0.2, slow_library.allowed.set).start()
+    child_module._apply_setup(_setup(GIVEN_LATER="yes"))
+    assert os.environ["GIVEN_LATER"] == "yes"
+    assert slow_library.read == (None, None)
+
+
+def test_the_same_environment_is_not_waited_for(slow_library, own_process_kept):
+    """The usual early child has it already, and goes on importing beside the library."""
+    child_module._apply_setup(_setup())
+    assert slow_library.read is None
+
+
+def test_what_may_run_plugins_runs_after_the_library_is_linked(slow_library, own_process_kept):
+    """Plugin code may change the environment, too."""
+    ours, theirs = Channel.pair()
+    ours.send_frame(
+        FrameKind.RUN,
+        msgspec.msgpack.encode(Order(function="tests.processes.early_child_work:set_variable", payload=b"")),
+    )
+    threading.Timer(0.2, slow_library.allowed.set).start()
+    with theirs:
+        assert child_module._serve_orders(Channel(theirs)) == 0
+    ours.close()
+    assert os.environ["OF_A_PLUGIN"] == "yes"
+    assert slow_library.read == (None, None)

@@ -27,6 +27,7 @@ from graftlm.processes.exit_guard import guard_exits
 from graftlm.processes.failure import Failure
 from graftlm.processes.hung_calls import hold_parent
 from graftlm.processes.lifeline import leave_last_words
+from graftlm.processes.linking import wait_for_linking
 from graftlm.processes.logs import LogSettings, configure_logging
 from graftlm.processes.shutdown import leave_signals_to_parent
 
@@ -49,7 +50,7 @@ class Setup(msgspec.Struct, kw_only=True):
     sys_path: list[bytes]
     cwd: bytes
     environment: dict[bytes, bytes] | None = None
-    """The whole environment, for a forked child; a fresh interpreter has it already."""
+    """The whole environment, for a child that was forked or started early; another has it already."""
     log: LogSettings
     trace_startup: bool = False
     """Whether to record where the start's time goes."""
@@ -117,6 +118,7 @@ def _serve_orders(channel: Channel) -> int:
             case FrameKind.RUN:
                 order = msgspec.msgpack.decode(data, type=Order)
                 main = _resolve(order.function)
+                wait_for_linking()  # plugin code may change the environment
                 _in_main.set()
                 return int(main(order.payload, channel) or 0)
             case _:
@@ -130,14 +132,20 @@ def _apply_setup(setup: Setup) -> None:
     _shared_directory = setup.shared_directory
     _set_up.set()
     if setup.environment is not None:
-        os.environ.clear()
-        os.environb.update(setup.environment)
+        _replace_environment(setup.environment)
         _tell_preloaded_torch()
     if setup.trace_startup:
         startup_trace.begin(setup.name)
     os.chdir(setup.cwd)
     sys.path[:] = map(os.fsdecode, setup.sys_path)
     configure_logging(setup.log.levels, setup.log.fmt, setup.name)
+
+
+def _replace_environment(environment: dict[bytes, bytes]) -> None:
+    if environment != dict(os.environb):
+        wait_for_linking()
+        os.environ.clear()
+        os.environb.update(environment)
 
 
 def _tell_preloaded_torch() -> None:

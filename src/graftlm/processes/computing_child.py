@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from graftlm.processes.linking import start_linking
+from graftlm.processes.linking import start_linking, wait_for_linking
 
 
 def main() -> int:
-    linking = start_linking()
+    start_linking()
     from graftlm.processes.child import main as serve_parent
 
     try:
         return serve_parent()
     finally:
-        if linking is not None:  # no library goes while another comes
-            linking.wait()
+        wait_for_linking()  # no library goes while another comes
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 Loading and linking it takes a fifth of torch's import and needs no interpreter. Only one library is linked at a
 time, so whoever imports another meanwhile waits, and holds the interpreter: those of Python's modules come first.
+
+Libraries read the environment while they are linked, and the C library lets nobody change it meanwhile: a process
+that read it just then has crashed. Whoever changes it, or runs code that may, calls `wait_for_linking` before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import importlib.util
 import os
@@ -29,6 +31,8 @@ class Linking:
 
     def __init__(self, library: str) -> None:
         self.begun, self.seconds = time.time(), 0.0
+        import ctypes  # not for the processes that only ask whether something is linked
+
         # A function of C called by ctypes runs without the interpreter's lock; `ctypes.CDLL` itself keeps it.
         self._load = ctypes.CDLL(None).dlopen
         self._load.restype = ctypes.c_void_p
@@ -38,7 +42,7 @@ class Linking:
     def _run(self, library: str) -> None:
         started = time.perf_counter()
         # One that cannot be loaded is for torch's import to tell.
-        self._load(os.fsencode(library), ctypes.c_int(os.RTLD_NOW | os.RTLD_LOCAL))
+        self._load(os.fsencode(library), os.RTLD_NOW | os.RTLD_LOCAL)
         self.seconds = time.perf_counter() - started
 
     def wait(self) -> None:
@@ -57,6 +61,12 @@ def start_linking() -> Linking | None:
                 importlib.import_module(name)
         _linking = Linking(library)
     return _linking
+
+
+def wait_for_linking() -> None:
+    """Return once nothing is linked in this process's thread; at once where it was never begun."""
+    if _linking is not None:
+        _linking.wait()
 
 
 def _library() -> str | None:
