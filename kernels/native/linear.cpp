@@ -19,6 +19,9 @@ constexpr int64_t kOwnOutputs = 256, kOwnActivations = 32 << 10;
 constexpr int64_t kRowBytes = 128 << 10;
 // A multiple of what the kernels of either kind take at once.
 constexpr int64_t kRows = 24;
+// What a thread packs at a time: several large pages. The system finds one at the first touch, and fills it with zeros;
+// threads that touch one page together have each fill one.
+constexpr int64_t kPackedBytes = 4 << 20;
 // Spread activations take several times their numbers' bytes; a batch that would take more comes in parts.
 constexpr int64_t kSpreadBytes = 16 << 20;
 
@@ -106,7 +109,8 @@ void PackedMatrix::pack_rows(int64_t offset, int64_t rows, const void* from, int
   };
   // Whole panels, so that two threads never write to one byte; the first may begin within a panel.
   const int64_t first = offset / lanes, last = (offset + rows + lanes - 1) / lanes;
-  for_ranges(last - first, 4, [&](int64_t begin, int64_t end) {
+  const int64_t panel_bytes = std::max<int64_t>(steps() * panel_step_bytes(format_), 1);
+  for_ranges(last - first, std::max<int64_t>(1, kPackedBytes / panel_bytes), [&](int64_t begin, int64_t end) {
     pack(std::max<int64_t>((first + begin) * lanes - offset, 0), std::min((first + end) * lanes - offset, rows));
   });
   forget_stalls();

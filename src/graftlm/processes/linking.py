@@ -19,7 +19,7 @@ import time
 
 #: Libraries of Python's that the imports beside it are known to want.
 _BEFORE = (
-    "_bisect", "_blake2", "_bz2", "_contextvars", "_csv", "_ctypes", "_datetime", "_decimal", "_hashlib",
+    "_asyncio", "_bisect", "_blake2", "_bz2", "_contextvars", "_csv", "_ctypes", "_datetime", "_decimal", "_hashlib",
     "_heapq", "_json", "_lzma", "_multiprocessing", "_opcode", "_pickle", "_posixshmem", "_posixsubprocess",
     "_queue", "_random", "_sha512", "_ssl", "_statistics", "_struct", "_typing", "_uuid", "array", "binascii",
     "cmath", "fcntl", "grp", "math", "mmap", "select", "unicodedata", "zlib", "msgspec",
