@@ -30,7 +30,8 @@ WHOLE = (
     "names = [n for n in sys.modules if n.partition('.')[0] in ('torch', 'torchgen')]\n"
     "def whole(): return {'modules': sorted(names),\n"
     "  'meta': [torch._C._dispatch_has_kernel_for_dispatch_key(k, 'Meta') for k in keys],\n"
-    "  'export': torch.export.export.__module__}\n"
+    "  'export': torch.export.export.__module__,\n"
+    "  'shown': [torch.vmap is torch.func.vmap, torch.cond is torch._higher_order_ops.cond]}\n"
 )
 
 
@@ -54,6 +55,29 @@ def test_torch_computes_without_what_is_deferred():
     assert "torch.export" in waiting
 
 
+def test_nothing_that_is_imported_beside_torchs_library_waits_for_it():
+    """Libraries are linked one at a time: those that these imports want are loaded before, all but ZeroMQ's."""
+    found = run_python(
+        "import json, sys, msgspec\n"
+        "from graftlm.executor import imports_ahead\nfrom graftlm.processes import linking\n"
+        "linking._library = lambda: 'no such library'\n"
+        "linking.start_linking().wait()\n"
+        "def libraries():\n"
+        "    files = {n: str(getattr(m, '__file__', '')) for n, m in sys.modules.items()}\n"
+        "    return {n for n, file in files.items() if file.endswith('.so')}\n"
+        "before = libraries()\n"
+        "import_them = imports_ahead._import\n"
+        "def stop(names):\n"
+        "    if 'torch' not in names: return import_them(names)\n"
+        "    print(json.dumps([sorted(libraries() - before), 'torch' in sys.modules, len(before)]))\n"
+        "    sys.exit()\n"
+        "imports_ahead._import = stop\n"
+        "imports_ahead.import_ahead(msgspec.msgpack.encode(['graftlm.engine.core_process']))"
+    )
+    assert found[:2] == [["zmq.backend.cython._zmq"], False]
+    assert found[2] > 5
+
+
 def test_touched_it_is_the_torch_that_everybody_imports():
     """After the first touch there are the modules, and the registrations, of a plain `import torch`."""
     plain = run_python("import json, sys, torch\n" + WHOLE + "print(json.dumps(whole()))")
@@ -61,6 +85,7 @@ def test_touched_it_is_the_torch_that_everybody_imports():
     assert set(plain["modules"]) <= set(ours["modules"])
     assert ours["meta"] == plain["meta"] == [True, True, True]
     assert ours["export"] == plain["export"]
+    assert ours["shown"] == plain["shown"] == [True, True]
 
 
 def test_deferred_it_lacks_what_a_compiler_wants():
@@ -80,6 +105,14 @@ def test_deferred_it_lacks_what_a_compiler_wants():
         "import torch.ao.quantization.fx",
         "import torch.utils.checkpoint, torch._functorch.aot_autograd",
         "import torch.distributions.normal as n; assert n.Normal is torch.distributions.Normal",
+        "assert torch.vmap(lambda x: x.sum())(torch.ones(2, 3)).tolist() == [3.0, 3.0]",
+        "assert torch.func.grad(lambda x: x * x)(torch.tensor(3.0)).item() == 6.0",
+        "torch.cond(torch.tensor(True), torch.sin, torch.cos, (torch.ones(2),))",
+        "torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged).sum()",
+        "list(torch.utils.data.DataLoader([1, 2, 3], num_workers=2))",
+        "with torch.profiler.profile() as p: torch.ones(2) + 1\np.key_averages()",
+        "import ssl; ssl.create_default_context()",
+        "from unittest import mock; mock.patch.object(torch, 'x', 1, create=True).start(); assert torch.x == 1",
     ],
 )
 def test_whatever_else_is_done_with_torch_works(touch):

@@ -62,6 +62,39 @@ def test_the_first_touch_loads_all_in_order(library, touch):
     assert out == "['heavy', 'aside', 'last'] [] module\n"
 
 
+LENT = """
+import biglib.lender
+print(biglib.double is biglib.lender.double, deferred(), biglib.ran)
+first = biglib.double
+{then}
+print(deferred(), biglib.ran, biglib.double is biglib.lender.double, first(4), first.__name__, first.__module__)
+"""
+
+
+@pytest.mark.parametrize(
+    "then", ["assert first(3) == 6", "import_deferred('a test')", "biglib.lender.other", "import biglib.last"]
+)
+def test_a_function_that_is_lent_gives_way_to_the_real_one(library, tmp_path, then):
+    """The library got a stand-in under its own name: it works, and is gone as soon as everything is loaded."""
+    (tmp_path / "lib" / "biglib" / "__init__.py").write_text(
+        "ran = []\nfrom biglib.lender import double as double\n"
+    )
+    (tmp_path / "lib" / "biglib" / "lender.py").write_text(
+        "import biglib\nbiglib.ran.append('lender')\nother = 1\ndef double(x):\n    return 2 * x\n"
+    )
+    out = run_python(
+        f"import sys\nsys.path.insert(0, {library!r})\n"
+        "from graftlm.plugins.deferred_imports import deferred, deferring, import_deferred\n"
+        "lent = {'biglib.lender': ('double',)}\n"
+        "with deferring(['biglib.lender'], library='biglib', beside=[], lent=lent):\n    import biglib\n"
+        + LENT.format(then=then)
+    )
+    before, after = out.splitlines()
+    assert before == "True ['biglib.lender'] []"
+    ran = "['lender', 'last']" if "last" in then else "['lender']"
+    assert after == f"[] {ran} True 8 double biglib.lender"
+
+
 @pytest.mark.parametrize("name", ["biglib.aside.inner", "biglib.plain"])
 def test_more_of_the_library_is_imported_once_and_last(library, tmp_path, name):
     """An import of any other part gets everything first, and runs no module a second time."""

@@ -23,19 +23,26 @@ from graftlm.processes.child import without_collections
 from graftlm.processes.linking import start_linking
 from graftlm.processes.startup_trace import add_span, span
 
-#: In this order: the last ones bring libraries of their own, and wait for torch's.
+#: In this order: what is asked for besides comes last, since it brings libraries that wait for torch's.
 _WITHOUT_TORCH = (
     "importlib.metadata", "graftlm.platforms.bootstrap", "graftlm.models.registry", "graftlm.scheduler",
-    "concurrent.futures", "tarfile", "pickletools", "difflib", "urllib.request", "unittest.mock",
+    "concurrent.futures", "urllib.request", "unittest",
 )  # fmt: skip
 _WITH_TORCH = ("graftlm.models.loader", "graftlm.ops.sampling", "graftlm.worker.input_batch")
 
 #: Parts of torch that serving does not touch. `_meta_registrations` tells compilers what shapes ops give; the
-#: others are an exporter, the older ways to quantize, masked tensors and probability distributions.
+#: others are an exporter, the older ways to quantize, masked tensors, probability distributions, data sets, a
+#: profiler, a compiler, nested tensors, and functions that transform functions.
 _SELDOM_USED = (
     "torch._meta_registrations", "torch.export", "torch.quantization", "torch.ao", "torch.nn.intrinsic",
     "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized", "torch.masked", "torch.distributions",
+    "torch.utils.data", "torch.profiler", "torch.compiler", "torch.nn.attention", "torchgen.model",
+    "torch.nested", "torch.func", "torch._higher_order_ops",
 )  # fmt: skip
+#: Functions of theirs that torch shows under names of its own.
+_SHOWN_BY_IT = {"torch.func": ("vmap",), "torch._higher_order_ops": ("cond", "while_loop")}
+#: What only those parts use of Python's own library, or functions of torch that serving does not call.
+_SELDOM_USED_BY_IT = ("ssl", "unittest.mock", "tarfile", "pickletools", "difflib")
 #: What serving imports of torch later on: whoever imports any more of it then gets the seldom used parts, too.
 _LATER = ("torch.utils._device",)
 #: Two modules of torch that ask `inspect` about a line of theirs. It would look at the files of all modules for it.
@@ -43,21 +50,23 @@ _INSPECTED = ("utils._debug_mode._mode", "_native.registry")
 
 #: The releases of torch that this was tried with; any other is imported whole.
 TRIED_RELEASES = ("2.13.",)
-#: The packages that torch itself imports; see `deferring`.
-_BESIDE_TORCH = ("torchgen", "functorch", "numpy", "typing_extensions", "sympy", "mpmath", "tqdm")
+#: The packages that torch itself imports, and what we import until then; see `deferring`.
+_BESIDE_TORCH = (
+    "torchgen", "functorch", "numpy", "typing_extensions", "sympy", "mpmath", "tqdm", "graftlm", "msgspec", "zmq",
+)  # fmt: skip
 
 
 def import_ahead(payload: bytes) -> None:
     """Import it all, and what `payload` lists, which needs no torch either, in the order that takes least time."""
     with without_collections():
         linking = start_linking()
-        with span("import what needs no torch"):
-            _import((*_WITHOUT_TORCH, *msgspec.msgpack.decode(payload, type=list[str])))
-        if linking is not None:
-            with span("wait for torch's library"):
-                linking.wait()
-            add_span("link torch's library", start=linking.begun, seconds=linking.seconds)
         with _lean_torch():
+            with span("import what needs no torch"):
+                _import((*_WITHOUT_TORCH, *msgspec.msgpack.decode(payload, type=list[str])))
+            if linking is not None:
+                with span("wait for torch's library"):
+                    linking.wait()
+                add_span("link torch's library", start=linking.begun, seconds=linking.seconds)
             _import(("torch", *_LATER))
         _import(_WITH_TORCH)
         gc.freeze()
@@ -83,5 +92,6 @@ def _lean_torch() -> Iterator[None]:
         return
     for name in _INSPECTED:
         inspect.modulesbyfile[f"{folder.joinpath(*name.split('.'))}.py"] = f"torch.{name}"
-    with deferring(_SELDOM_USED, library="torch", beside=_BESIDE_TORCH):
+    names = (*_SELDOM_USED, *_SELDOM_USED_BY_IT)
+    with deferring(names, library="torch", beside=_BESIDE_TORCH, lent=_SHOWN_BY_IT):
         yield

@@ -123,7 +123,7 @@ def _torch_defaults(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with device:
+        with contextlib.nullcontext() if device == torch.get_default_device() else device:
             yield
     finally:
         torch.set_default_dtype(before)

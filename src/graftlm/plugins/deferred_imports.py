@@ -3,6 +3,9 @@
 Whoever touches one of them, or imports any more of the library, gets all, in the order in which the library asked
 for them; and so does plugin code, before its first module is imported: it never meets half a library. Which parts
 of which library is the caller's to say.
+
+Where the library takes a function from such a part while it is imported, it may be given a stand-in, which loads
+everything when it is called; the function itself takes its place whenever everything is loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import importlib.machinery
 import logging
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -27,15 +30,25 @@ _lock = threading.RLock()
 _waiting: dict[str, _DeferredModule] = {}
 _loading: dict[str, int] = {}
 """Modules that are being loaded now, and by which thread."""
+_lent: Mapping[str, Collection[str]] = {}
+_stand_ins: dict[tuple[str, str], _StandIn] = {}
 
 
 @contextlib.contextmanager
-def deferring(names: Collection[str], *, library: str, beside: Collection[str]) -> Iterator[None]:
+def deferring(
+    names: Collection[str],
+    *,
+    library: str,
+    beside: Collection[str],
+    lent: Mapping[str, Collection[str]] | None = None,
+) -> Iterator[None]:
     """Defer the modules of these names, when an import of `library` inside asks for them.
 
     `beside` are the other top-level packages that it may import: whatever else comes in is somebody's code, and
-    finds everything loaded.
+    finds everything loaded. `lent` names functions of deferred modules for which `library` gets stand-ins.
     """
+    global _lent
+    _lent = lent or {}
     finder = _Finder(frozenset(names), library, frozenset({library, *beside}) | sys.stdlib_module_names)
     sys.meta_path.insert(0, finder)
     try:
@@ -81,10 +94,38 @@ class _DeferredModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         key = self.__dict__["__name__"]
+        if name == "__path__":  # what a `from` import asks first; a package has it from its import on
+            raise AttributeError(f"module {key!r} has no attribute {name!r}")
         if _loading.get(key) == threading.get_ident():  # as of any module that is half imported
             raise AttributeError(f"partially initialized module {key!r} has no attribute {name!r}")
+        if name in _lent.get(key, ()) and key in _waiting:
+            return _lend(key, name, sys._getframe(1).f_globals)
         import_deferred(f"{key}.{name}")
         return getattr(self, name)
+
+
+class _StandIn:
+    """A function that loads the real one when it is called, and the namespaces that have taken it."""
+
+    def __init__(self, module: str, name: str) -> None:
+        def call(*arguments: Any, **options: Any) -> Any:
+            import_deferred(f"{module}.{name}")
+            return getattr(sys.modules[module], name)(*arguments, **options)
+
+        call.__name__ = call.__qualname__ = name
+        call.__module__ = module
+        self.function: Callable[..., Any] = call
+        self.takers: list[dict[str, Any]] = []
+
+    def give_way(self, real: Any) -> None:
+        for namespace in self.takers:
+            namespace.update({key: real for key, value in namespace.items() if value is self.function})
+
+
+def _lend(module: str, name: str, taker: dict[str, Any]) -> Callable[..., Any]:
+    stand_in = _stand_ins.setdefault((module, name), _StandIn(module, name))
+    stand_in.takers.append(taker)
+    return stand_in.function
 
 
 def _load(module: _DeferredModule) -> None:
@@ -100,6 +141,8 @@ def _load(module: _DeferredModule) -> None:
     finally:
         del _loading[name]
         object.__setattr__(module, "__class__", ModuleType)
+    for key in [key for key in _stand_ins if key[0] == name]:
+        _stand_ins.pop(key).give_way(facts[key[1]])
 
 
 class _Finder:
