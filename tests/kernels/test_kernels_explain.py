@@ -13,6 +13,8 @@ from graftlm_kernels.native import instruction_set
 from plugin_packages import run_graftlm
 from server import Server
 
+from graftlm.layers.quantization.unquantized import UnquantizedLinearMethod
+
 
 @pytest.fixture(scope="module")
 def quantized(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -70,6 +72,7 @@ def checkpoints(tiny_llama: Path, quantized: Path) -> dict[str, Path]:
     [
         ("Q4_1", [], "10 × Q4_1"),
         ("Q5_0", [], "10 × float32"),
+        ("Q4_1", ["--disable-plugin", "graftlm-kernels"], "float32"),
         ("plain", [], "float32"),
         ("plain", ["--quantization", "q4_0"], "9 × Q4_0, 1 × Q8_0"),
         ("odd", ["--quantization", "q8_0"], "float32"),
@@ -86,19 +89,21 @@ def test_what_will_run_is_what_a_server_runs(
         (asked,) = json.loads(explain("op", "linear", "--json", "--url", server.base_url))
 
     assert told["facts"]["format"] == formats
-    assert f"{instruction_set()} (" in told["facts"]["instruction set"]
+    assert f"{instruction_set()} (" in told["facts"].get("instruction set", "") or "graftlm-kernels" in flags
     methods = {c["name"]: c["reason"] for c in told["candidates"] if "weights in" in c.get("reason", "")}
     kept = {c["name"]: c["reason"] for c in asked["candidates"] if "weights in" in c.get("reason", "")}
     assert methods == {n: reason.replace("; in engine core", "") for n, reason in kept.items()}
     plain = [c["reason"] for c in asked["candidates"] if c["name"] == "linear.graftlm_kernels"]
-    assert bool(plain) is ("linear.graftlm_kernels runs" in told["answer"]) is ("built" in told["facts"])
+    assert bool(plain) is ("linear.graftlm_kernels runs" in told["answer"])
+    assert ("built" in told["facts"]) is (bool(plain) or "graftlm-kernels" in flags)
     assert all(f"; float32, {instruction_set()}; in engine core (" in reason for reason in plain)
     assert refused(told, "q8_0") == refused(asked, "q8_0")
     assert bool(refused(told, "q8_0")) is (name in ("odd", "half"))
-    if name == "Q5_0":
-        assert refused(told, "graftlm_kernels.quantization.GGUFLinearMethod") == {
-            "it keeps no Q5_0, which is dequantized (10 layers)"
-        }
+    method = f"{UnquantizedLinearMethod.__module__}.{UnquantizedLinearMethod.__qualname__}"
+    method = method if "graftlm-kernels" in flags else "graftlm_kernels.quantization.GGUFLinearMethod"
+    lost = name if name == "Q5_0" or "graftlm-kernels" in flags else None
+    said = {f"it keeps no {lost}, which is dequantized (10 layers)"} if lost else set()
+    assert refused(told, method) == refused(asked, method) == said
 
 
 def refused(explanation: dict[str, Any], name: str) -> set[str]:

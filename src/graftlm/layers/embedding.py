@@ -11,7 +11,14 @@ from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.contracts.weights import Weight
 from graftlm.distributed.groups import tp_all_reduce, tp_rank, tp_size
-from graftlm.layers.parameters import as_tensor, build_dtype, check_shape, empty_parameter, narrow
+from graftlm.layers.parameters import (
+    as_tensor,
+    block_formats,
+    build_dtype,
+    check_shape,
+    empty_parameter,
+    narrow,
+)
 from graftlm.layers.quantization import linear_method_for
 from graftlm.ops.pluggable import PluggableLayer
 
@@ -41,12 +48,15 @@ class VocabParallelEmbedding(PluggableLayer):
         self.linear_method.create_weights(
             self, input_size=embedding_dim, output_size=self.rows, dtype=build_dtype()
         )
+        self.given_formats: set[str] = set()
+        """The block formats in which the method was given rows."""
         self._waiting = {"weight"}
 
     def load_weight(self, weight: Weight, shard: str | int | None = None) -> None:
         """Take this rank's rows of a checkpoint matrix [vocabulary, embedding_dim]."""
         check_shape(f"{self.prefix}.weight", weight, (self.num_embeddings, self.embedding_dim))
         own = narrow(weight, 0, start=self.start, length=self.real_rows)
+        self.given_formats |= block_formats(own)
         self.linear_method.load_weight(self, own, row_offset=0)
         if self.real_rows < self.rows:
             padding = torch.zeros(self.rows - self.real_rows, self.embedding_dim, dtype=build_dtype())

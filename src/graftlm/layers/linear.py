@@ -14,7 +14,14 @@ from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.contracts.weights import Weight
 from graftlm.distributed.groups import divide, tp_all_gather, tp_all_reduce, tp_rank, tp_size
-from graftlm.layers.parameters import as_tensor, build_dtype, check_shape, empty_parameter, narrow
+from graftlm.layers.parameters import (
+    as_tensor,
+    block_formats,
+    build_dtype,
+    check_shape,
+    empty_parameter,
+    narrow,
+)
 from graftlm.layers.quantization import linear_method_for
 from graftlm.ops.pluggable import PluggableLayer
 
@@ -55,6 +62,8 @@ class LinearBase(PluggableLayer):
         self.linear_method = linear_method_for(self, quant_config=quant_config, prefix=prefix)
         self.linear_method.create_weights(self, input_size=input_size, output_size=output_size, dtype=build_dtype())
         self.bias = empty_parameter(output_size) if bias else None
+        self.given_formats: set[str] = set()
+        """The block formats in which the method was given rows."""
         self._waiting: dict[str, set[Shard]] = {"weight": {p.shard for p in pieces}}
         if bias:
             self._waiting["bias"] = {p.shard for p in pieces}
@@ -66,7 +75,9 @@ class LinearBase(PluggableLayer):
         begin = 0
         for piece in pieces:
             rows = narrow(weight, 0, start=begin + piece.start, length=piece.rows)
-            self.linear_method.load_weight(self, self._own_columns(rows), row_offset=piece.offset)
+            own = self._own_columns(rows)
+            self.given_formats |= block_formats(own)
+            self.linear_method.load_weight(self, own, row_offset=piece.offset)
             self._waiting["weight"].discard(piece.shard)
             begin += piece.total
 

@@ -64,6 +64,11 @@ def as_tensor(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
     return weight
 
 
+def block_formats(weight: Weight) -> set[str]:
+    """Return the block format of a quantized matrix, as a set; none of plain numbers."""
+    return {weight.format} if isinstance(weight, QuantizedWeight) else set()
+
+
 def check_shape(layer: str, weight: Weight, expected: tuple[int, ...]) -> None:
     """Raise ShapeMismatch unless the whole, uncut tensor has the expected shape."""
     if tuple(weight.shape) != expected:

@@ -14,18 +14,18 @@ from typing import Any
 from torch import nn
 
 from graftlm.contracts.quantization import LinearMethod
-from graftlm.contracts.weights import QuantizedWeight
 from graftlm.layers.quantization.unquantized import UnquantizedLinearMethod
 from graftlm.plugins import record, record_counted
 from graftlm.plugins.registry import key_text
 
 
 def note_kept_weights(model: nn.Module) -> None:
-    """Record an event `weights_kept` for each format of a model that is loaded.
+    """Record an event `weights_kept` for each format of a model that is loaded, and `weights_plain` for blocks
+    that were given and are not kept.
 
     Matrices in plain formats are the op `linear`'s business.
     """
-    _record((method, method.kept_as) for _, method in _matrices(model))
+    _record((layer, method, method.kept_as) for layer, method in _matrices(model))
 
 
 @contextlib.contextmanager
@@ -36,23 +36,14 @@ def foreseen_kept_weights(model: nn.Module) -> Iterator[None]:
     """
     matrices = _matrices(model)
     formats: defaultdict[nn.Module, list[str]] = defaultdict(list)
-    lost: defaultdict[nn.Module, set[str]] = defaultdict(set)
 
     def show(method: LinearMethod, layer: nn.Module, weight: Any, *, row_offset: int) -> None:
-        row = weight.narrow(0, 0, min(1, weight.shape[0]))
-        kept = method.would_keep(layer, row)
-        formats[layer].append(kept)
-        if isinstance(weight, QuantizedWeight) and kept not in ("", weight.format):
-            lost[layer].add(weight.format)
+        formats[layer].append(method.would_keep(layer, weight.narrow(0, 0, min(1, weight.shape[0]))))
 
     for _, method in matrices:
         method.__dict__["load_weight"] = partial(show, method)
     yield
-    _record((method, "+".join(dict.fromkeys(filter(None, formats[layer])))) for layer, method in matrices)
-    for layer, method in matrices:
-        for format in sorted(lost[layer]):
-            name = key_text(type(method.computed_by))
-            record_counted("weights_plain", method=name, reason=f"it keeps no {format}, which is dequantized")
+    _record((layer, method, "+".join(dict.fromkeys(filter(None, formats[layer])))) for layer, method in matrices)
 
 
 def _matrices(model: nn.Module) -> list[tuple[nn.Module, LinearMethod]]:
@@ -65,10 +56,15 @@ def _matrices(model: nn.Module) -> list[tuple[nn.Module, LinearMethod]]:
     ]
 
 
-def _record(kept: Iterable[tuple[LinearMethod, str]]) -> None:
+def _record(kept: Iterable[tuple[nn.Module, LinearMethod, str]]) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
-    for method, format in kept:
-        if not isinstance(method.computed_by, UnquantizedLinearMethod):
-            counts[key_text(type(method.computed_by)), format, method.instruction_set] += 1
+    for layer, method, format in kept:
+        name = key_text(type(method.computed_by))
+        is_plain = isinstance(method.computed_by, UnquantizedLinearMethod)
+        if not is_plain:
+            counts[name, format, method.instruction_set] += 1
+        if is_plain or format:  # who does not say what it keeps may keep everything
+            for lost in sorted(getattr(layer, "given_formats", set()) - set(format.split("+"))):
+                record_counted("weights_plain", method=name, reason=f"it keeps no {lost}, which is dequantized")
     for (name, format, instruction_set), count in counts.items():
         record("weights_kept", method=name, format=format, instruction_set=instruction_set, count=count)

@@ -25,7 +25,7 @@ def explain_quantization(asked: Asked) -> Explanation:
     try:
         if asked.has_model:
             wanted = asked.config.model.quantization or ""
-            explanation.answer = wanted or "none: the checkpoint has plain weights"
+            explanation.answer = wanted or "none: the model computes with plain weights"
             owner = asked.config.owner_of("model.quantization")
             explanation.why = "the checkpoint asks for it" if owner == "engine" else f"asked for by {owner}"
         elif asked.arguments.values.get("model.quantization"):
@@ -55,7 +55,11 @@ def explain_quantization(asked: Asked) -> Explanation:
         explanation.notes.append("a checkpoint may name one: give it with --model")
     explanation.facts["runs on"] = ", ".join(platform.supported_quantization) or f"{platform.device_name}: all"
     keeper = _quantization_owner(asked, "gguf") if "gguf" in quantization_names() else ""
-    explanation.facts["GGUF blocks (gguf, q8_0, q4_0)"] = f"kept by {keeper}" if keeper else "become plain weights"
+    explanation.facts["GGUF blocks (gguf, q8_0, q4_0)"] = (
+        f"{keeper} keeps those it has kernels for; others become plain weights"
+        if keeper
+        else "become plain weights"
+    )
     return explanation
 
 

@@ -81,7 +81,7 @@ def _build(config: EngineConfig) -> str:
     try:
         with built_as_rank(0, config.parallel.world_size), naming_checkpoint(config):
             model = build_model(config, device, failures=failures)
-            if config.model.quantization:
+            if config.model.quantization or config.model.format == "gguf":
                 with foreseen_kept_weights(model):
                     hand_out_weights(model, config)
     except Exception as error:
