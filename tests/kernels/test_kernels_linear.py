@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from graftlm_kernels.native import BLOCK_FORMATS, DTYPE_CODES, PackedWeight
 from packed_cases import FLOATS, FORMATS, assert_close, make_matrix
 
 ROWS = [0, 1, 2, 3, 4, 5, 6, 7, 13, 32, 130, 512]
@@ -72,6 +73,25 @@ def test_rows_may_be_packed_in_pieces(path, format):
     x = torch.randn(2, 64)
 
     assert torch.equal(pieces.packed.multiply(x), whole.packed.multiply(x))
+
+
+@pytest.mark.parametrize(("format", "outputs"), [("bfloat16", 2003), ("Q4_0", 6003), ("Q8_0", 4003)])
+def test_the_number_of_threads_changes_nothing_that_is_packed(format, outputs):
+    """A thread packs some megabytes at a time: no row is lost where one ends, nor where pieces meet in a panel."""
+    from graftlm_kernels import _native
+
+    matrix = make_matrix(format, outputs, 4096)
+    codes = {"bfloat16": DTYPE_CODES[torch.bfloat16], **{name: code for name, (code, _) in BLOCK_FORMATS.items()}}
+    ids = torch.arange(outputs)
+    for count in (1, 2, 3, 8, 64):
+        _native.set_num_threads(count)
+        packed = PackedWeight(codes[format], output_size=outputs + 20, input_size=4096)
+        packed.load(matrix.rows[:5], offset=11)
+        packed.load(matrix.rows[5:], offset=16)
+
+        assert torch.equal(packed.rows(ids + 11, torch.float32), matrix.numbers)
+        edges = torch.cat((torch.arange(11), torch.arange(outputs + 11, outputs + 20)))
+        assert not packed.rows(edges, torch.float32).any()
 
 
 @pytest.mark.parametrize("format", FORMATS)
