@@ -11,6 +11,9 @@ from collections.abc import Mapping
 import pytest
 from plugin_packages import Site
 
+from graftlm.cli.bench.launch import LaunchFailed
+from graftlm.cli.bench.startup import seconds_of
+
 
 def bench(*words: str, env: Mapping[str, str] | None = None) -> dict:
     command = [sys.executable, "-m", "graftlm", "bench", words[0], "--json", "-", *words[1:]]
@@ -126,3 +129,19 @@ def test_a_server_that_cannot_start_is_the_last_word(tmp_path):
     assert done.returncode == 1
     assert "ended with exit code 1" in done.stderr
     assert "nothing" in done.stderr.splitlines()[-1]
+
+
+def test_as_many_workers_as_no_server_takes_are_not_tried(tmp_path):
+    """The server refuses the flag; no interpreter was started for each of them."""
+    words = ["bench", "startup", str(tmp_path), "--rounds", "1", "--", "-tp", "99999"]
+    done = subprocess.run([sys.executable, "-m", "graftlm", *words], capture_output=True, text=True, timeout=30)
+
+    assert done.returncode == 1
+    assert "--tensor-parallel-size=99999: it is out of range" in done.stderr.splitlines()[-1]
+
+
+def test_what_is_timed_beside_a_server_hears_no_ctrl_c_and_fails_in_one_sentence():
+    """It leads a process group of its own, so its traceback is not shown; a failure ends with its last words."""
+    assert seconds_of(["-c", "import os; assert os.getpgrp() == os.getpid()"]) > 0
+    with pytest.raises(LaunchFailed, match="(?s)exit code 1; its last words:\nKeyError: 7$"):
+        seconds_of(["-c", "{}[7]"], at_once=2)

@@ -5,6 +5,7 @@ What a start costs over `import torch` is what we can do something about; the ma
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from graftlm.cli.bench import report
-from graftlm.cli.bench.launch import LaunchedServer
+from graftlm.cli.bench.launch import LaunchedServer, LaunchFailed
 from graftlm.cli.bench.launch_flags import make_launch_parser, read_launch_words
 from graftlm.cli.startup import show_help_if_asked
 from graftlm.config.arguments import ArgumentParser, read_selection
@@ -59,12 +60,12 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
 
 
 def one_round(arguments: Sequence[str]) -> dict[str, float]:
-    """Measure everything once, the cheap things first, so that all see the same machine."""
+    """Measure everything once; a server that is refused ends it before anything is started beside it."""
+    with LaunchedServer(arguments) as server:
+        times = server.wait_for_first_token()
     interpreter_s = seconds_of(["-c", "pass"])
     version_s = seconds_of(["-m", "graftlm", "--version"])
     torch_s = seconds_of(["-c", "import torch"], at_once=num_workers(arguments))
-    with LaunchedServer(arguments) as server:
-        times = server.wait_for_first_token()
     return {
         "interpreter_s": interpreter_s,
         "version_s": version_s,
@@ -77,13 +78,32 @@ def one_round(arguments: Sequence[str]) -> dict[str, float]:
 
 
 def seconds_of(words: Sequence[str], *, at_once: int = 1) -> float:
-    """Run this interpreter with `words`, in several processes if wished, and return how long all of them took."""
+    """Run this interpreter with `words`, in several processes if wished, and return how long all of them took.
+
+    Ctrl-C does not reach them, so they say nothing of it; they end with whoever waits for them.
+    """
     start = time.perf_counter()
-    command = [sys.executable, *words]
-    for process in [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(at_once)]:
-        if process.wait() != 0:
-            raise subprocess.CalledProcessError(process.returncode, command)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(at_once):
+            processes.append(_start(words))
+        for process in processes:
+            _, said = process.communicate()
+            if process.returncode != 0:
+                last = said.decode(errors="replace").strip().splitlines()[-1:]
+                raise LaunchFailed(shlex.join(["python", *words]), code=process.returncode, words="".join(last))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     return time.perf_counter() - start
+
+
+def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 def num_workers(arguments: Sequence[str]) -> int:
