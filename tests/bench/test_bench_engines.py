@@ -143,5 +143,5 @@ def test_as_many_workers_as_no_server_takes_are_not_tried(tmp_path):
 def test_what_is_timed_beside_a_server_hears_no_ctrl_c_and_fails_in_one_sentence():
     """It leads a process group of its own, so its traceback is not shown; a failure ends with its last words."""
     assert seconds_of(["-c", "import os; assert os.getpgrp() == os.getpid()"]) > 0
-    with pytest.raises(LaunchFailed, match="(?s)exit code 1; its last words:\nKeyError: 7$"):
+    with pytest.raises(LaunchFailed, match=r"(?s)exit code 1; its last words:\nKeyError: 7$"):
         seconds_of(["-c", "{}[7]"], at_once=2)

@@ -88,3 +88,18 @@ def test_a_server_names_every_candidate_as_this_installation_does(installed, ask
     assert winner["owner"] and winner["target"] == attention["answer"]
     rows = [line.split("  ") for line in text.splitlines() if line.startswith("    ")]
     assert len(rows) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--model", "demo"], "--model has no effect with --url"),
+        (["--disable-plugin=x"], "--disable-plugin has no effect with --url"),
+        (["--nonsense"], "unknown flag --nonsense"),
+    ],
+)
+def test_a_flag_that_a_server_would_not_hear_of_is_refused(flags, said):
+    """Before it is asked: a flag that changes nothing would look as if it did."""
+    done = run_graftlm("plugins", "explain", "op", "linear", "--url", "http://127.0.0.1:9", *flags)
+
+    assert done.returncode == 2 and said in done.stderr, done.stderr

@@ -13,7 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from graftlm.cli.chat import LONGEST_ANSWER, ChatBackend, ChatSettings, Message
-from graftlm.cli.startup import add_engine_flags, make_parser, show_help_if_asked, start_engine_command
+from graftlm.cli.startup import (
+    add_engine_flags,
+    make_parser,
+    refuse_beside_url,
+    show_help_if_asked,
+    start_engine_command,
+)
 from graftlm.config.arguments import ArgumentParser, UsageError, read_arguments
 from graftlm.config.environment import get
 from graftlm.config.options import engine_options
@@ -142,11 +148,7 @@ def _connect(parser: ArgumentParser, argv: Sequence[str]) -> tuple[ChatBackend, 
     from graftlm.cli.chat_server import ServerChat
 
     arguments, words = read_arguments(parser, argv, options=OPTIONS)
-    useless = sorted(path.split(".")[1] for path in vars(words) if "." in path and path not in _WITH_URL)
-    if useless:
-        raise UsageError(
-            f"--{useless[0].replace('_', '-')} has no effect with --url: that server is configured already"
-        )
+    refuse_beside_url(words, allowed=_WITH_URL)
     given = arguments.values
     key = words.api_key or get("GRAFTLM_API_KEY")
     settings = _settings(words, given.get("model.seed"))

@@ -49,6 +49,15 @@ class Started:
     words: argparse.Namespace
 
 
+def refuse_beside_url(words: argparse.Namespace, *, allowed: Sequence[str] = ()) -> None:
+    """Raise UsageError for a flag that decides something, beside --url: the server has decided it."""
+    useless = sorted(path.split(".")[1] for path in vars(words) if "." in path and path not in allowed)
+    if useless:
+        raise UsageError(
+            f"--{useless[0].replace('_', '-')} has no effect with --url: that server is configured already"
+        )
+
+
 def make_parser(command: str, description: str, *, model_help: str | None = None) -> ArgumentParser:
     words = "[MODEL] [OPTION …]" if model_help else "[OPTION …]"
     parser = ArgumentParser(prog=f"graftlm {command}", description=description, usage=f"graftlm {command} {words}")

@@ -15,7 +15,7 @@ from graftlm.plugins.errors import (
     UnknownPlugin,
 )
 from graftlm.plugins.order import in_order
-from graftlm.plugins.plugin import ENGINE, Plugin
+from graftlm.plugins.plugin import ENGINE, Plugin, normalized
 
 if TYPE_CHECKING:
     from graftlm.plugins.discovery import Discovery
@@ -126,7 +126,10 @@ class _Names:
         found = found or [p for p in whole if p.is_of(name)]
         if not found:
             known = [*_spellings(discovery, point), *(f"{prefix}{p.distribution}" for p in whole)]
-            raise UnknownPlugin(text, where=flag, known=known, hint=_hint(name, discovery))
+            hint = _hint(name, discovery)
+            if self._takes_distributions and normalized(name) == ENGINE:
+                hint = f"{ENGINE} is the engine itself; leave out one plugin of it, as {ENGINE}:NAME."
+            raise UnknownPlugin(text, where=flag, known=known, hint=hint)
         distributions = sorted({p.distribution for p in found})
         if len(distributions) > 1:
             raise AmbiguousPlugin(text, where=flag, candidates=[f"{prefix}{d}:{name}" for d in distributions])

@@ -20,6 +20,7 @@ from graftlm.cli.startup import (
     add_engine_flags,
     let_platform_extend,
     make_parser,
+    refuse_beside_url,
     show_help_if_asked,
     start_logging,
 )
@@ -66,6 +67,7 @@ def run(argv: list[str], *, shutdown: ShutdownRequest) -> int:
     words, _ = parser.parse_known_args(join_switches(argv))
     kind, name = split_question(words.what)
     if words.url is not None:
+        refuse_beside_url(parser.parse_strictly(argv))
         explanations = _ask_server(words, kind, name)
     else:
         explanations = _ask_here(parser, argv, kind, name)
