@@ -9,7 +9,7 @@ import pytest
 from fake_api import FakeApi, running
 
 from graftlm.cli.bench import serve
-from graftlm.cli.bench.client import ApiClient, ServerTrouble, run_at_once
+from graftlm.cli.bench.client import ApiClient, Exchange, ServerTrouble, run_at_once
 from graftlm.config.arguments import UsageError
 from graftlm.config.errors import InvalidOption
 from graftlm.processes.shutdown import ShutdownRequest
@@ -191,3 +191,23 @@ def test_a_benchmark_needs_no_flags(name, monkeypatch):
 
     monkeypatch.setattr(bench, "load_subcommand", lambda name: Subcommand)
     assert bench.run([name], shutdown=ShutdownRequest()) == 7
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Enc", b"5\r\ndata", b"5\r\ndata:\r\n", b"5"], ids=repr
+)
+def test_a_server_that_dies_in_the_middle_of_an_answer_is_said_so(sent):
+    """Wherever the connection ends: in the head, in a chunk, or between two."""
+    head = b"" if sent[:4] in (b"", b"HTTP") else b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + sent)
+        writer.close()
+
+    async def ask() -> Exchange:
+        async with await asyncio.start_server(dies, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await ApiClient(f"http://127.0.0.1:{port}").stream("/completions", {})
+
+    assert asyncio.run(ask()).error == "the connection ended in the middle of the answer"

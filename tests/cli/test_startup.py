@@ -14,6 +14,7 @@ import psutil
 import pytest
 from server import Server
 
+from graftlm.cli.ahead import Port
 from graftlm.cli.startup_report import TRACE_FILE, outline, plugin_ms, trace_file_of
 from graftlm.frontend.http.early_answers import EarlyAnswers
 from graftlm.processes.trace_file import Span
@@ -34,6 +35,17 @@ def ask(url: str, data: bytes | None = None) -> tuple[int, dict]:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+
+
+def test_a_port_that_is_none_is_not_bound_at_its_remainder(caplog):
+    """The system would take 65536 + n for n; the flags' check tells of it later."""
+    with caplog.at_level("INFO", "graftlm"):
+        for port in (65536 + 4464, -1, 2**40):
+            with Port() as opened:
+                opened.open({"server.port": port})
+                assert opened.hand_over() is None
+
+    assert "listening" not in caplog.text
 
 
 def test_early_answers_give_the_reason(early):

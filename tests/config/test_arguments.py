@@ -214,6 +214,7 @@ def test_every_flag_of_vllm_with_advice_is_none_of_ours_and_its_advice_names_our
         ("--enable-lora", "LoRA adapters are not served yet"),
         ("--lora-modules", "LoRA adapters are not served yet"),
         ("--swap-space", "no counterpart"),
+        ("--swap_space", "no counterpart"),
         ("--cpu-offload-gb", "no counterpart"),
         ("--pipeline-parallel-size", "--tensor-parallel-size"),
         ("--speculative-config.method", "not supported yet"),

@@ -117,6 +117,8 @@ def test_bad_wishes_are_refused_and_leave_the_engine_usable(tiny: LLM) -> None:
         ("chat", None, "messages=None is not possible"),
         ("chat", [[{"role": "user", "content": "hi"}], "hi"], "messages='hi' is not possible"),
         ("generate", None, "prompts=None is not possible: give texts, or lists of token ids"),
+        ("chat", [], r"messages=\[\] is not possible: give at least one message"),
+        ("chat", [[]], r"messages=\[\] is not possible: give at least one message"),
         ("generate", 5, "prompts=5 is not possible"),
         ("generate", b"hi", "prompts=b'hi' is not possible"),
         ("generate", {"prompt": "hi"}, "prompts={'prompt': 'hi'} is not possible"),
@@ -142,6 +144,8 @@ def test_params_and_variables_of_the_wrong_type_are_named(tiny: LLM) -> None:
     for params in ({"temperature": 0}, 5, "greedy", [{"temperature": 0}]):
         with pytest.raises(InvalidParameter, match=r"params=.* is not possible: give SamplingParams\(…\), one for"):
             tiny.generate("oh", params)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match=r"temperature=1000+ is not possible: use 0 to 100"):
+        SamplingParams(temperature=10**400)
     with pytest.raises(InvalidParameter, match="chat_template_kwargs=5 is not possible: give a dictionary"):
         tiny.chat(messages, GREEDY, chat_template_kwargs=5)  # type: ignore[arg-type]
 

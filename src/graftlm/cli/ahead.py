@@ -95,8 +95,10 @@ class Port:
         from graftlm.contracts.errors import StartupError
 
         given = {o.field: values[o.path] for o in AHEAD_OPTIONS if o.section == "server" and o.path in values}
-        with contextlib.suppress(StartupError, OverflowError):
-            self._bind(ServerConfig(**given))
+        config = ServerConfig(**given)
+        if 0 <= config.port <= 65535:  # the system would take another's remainder
+            with contextlib.suppress(StartupError):
+                self._bind(config)
 
     def require(self, config: ServerConfig) -> None:
         """Raise StartupError if the port cannot be bound; for when nothing has been fetched yet."""

@@ -80,7 +80,10 @@ _ADVICE = {
 
 
 def advice_for(flag: str, known: Collection[str]) -> str:
-    """Return what a command with the `known` flags has instead of vLLM's `flag`, or an empty string."""
-    name = flag.partition(".")[0]
+    """Return what a command with the `known` flags has instead of vLLM's `flag`, or an empty string.
+
+    vLLM takes underscores in the place of dashes.
+    """
+    name = flag.partition(".")[0].replace("_", "-")
     needed, advice = _ADVICE.get(name) or _ADVICE.get(f"--{name.removeprefix('--no-')}") or ("", "")
     return advice if needed in known else ""

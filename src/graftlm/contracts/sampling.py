@@ -123,7 +123,11 @@ _TYPES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 
 
 def _finite(value: float) -> bool:
-    return math.isfinite(value)
+    """Tell whether a number is one that a float can hold: a whole number of Python's may be any size."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _check(holds: bool, name: str, value: object, cure: str) -> None:

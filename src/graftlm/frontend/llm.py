@@ -103,6 +103,8 @@ class LLM:
         conversations = cast("Sequence[Messages]", messages if several else [messages])
         prepared: list[tuple[str | None, list[int]]] = []
         for conversation in conversations:
+            if _is_list(conversation) and not conversation:
+                raise InvalidParameter("messages", conversation, cure="give at least one message")
             text = self.assets.render_chat(
                 conversation, add_generation_prompt=add_generation_prompt, **(chat_template_kwargs or {})
             )

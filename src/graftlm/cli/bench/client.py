@@ -145,7 +145,9 @@ class ApiClient:
                 exchange.error = f"HTTP {status}: {text[:400]}"
             else:
                 await _follow(pieces, exchange)
-        except (OSError, ValueError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
+        except asyncio.IncompleteReadError:
+            exchange.error = "the connection ended in the middle of the answer"
+        except (OSError, ValueError, msgspec.DecodeError) as error:
             exchange.error = f"{type(error).__name__}: {error}"
         finally:
             exchange.end = time.perf_counter()
@@ -182,14 +184,22 @@ async def run_at_once(
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    status_line = (await reader.readline()).decode("latin-1").split(" ", 2)
+    status_line = (await _line(reader)).decode("latin-1").split(" ", 2)
     if len(status_line) < 2 or not status_line[1].isdecimal():
         raise ValueError(f"no HTTP answer: {' '.join(status_line).strip()!r}")
     headers: dict[str, str] = {}
-    while (line := (await reader.readline()).decode("latin-1").strip()) != "":
+    while (line := (await _line(reader)).decode("latin-1").strip()) != "":
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     return int(status_line[1]), headers
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line; raises IncompleteReadError where the connection ends before its end."""
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        raise asyncio.IncompleteReadError(line, None)
+    return line
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
@@ -200,7 +210,7 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
             yield data
             left = None if left is None else left - len(data)
         return
-    while (size := int((await reader.readline()).partition(b";")[0], 16)) > 0:
+    while (size := int((await _line(reader)).partition(b";")[0], 16)) > 0:
         yield await reader.readexactly(size)
         await reader.readline()
 
