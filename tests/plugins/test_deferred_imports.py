@@ -172,3 +172,61 @@ def test_two_threads_that_touch_wait_for_each_other(library, tmp_path):
     print(found)
     """
     assert started(library, then) == "[1, 1, 1, 1]\n"
+
+
+def test_another_thread_imports_while_the_rest_is_loaded(library, tmp_path):
+    """Whoever imports more of the library waits for it, and keeps nobody else from importing meanwhile.
+
+    Not even the thread that loads: the two would wait for each other.
+    """
+    (tmp_path / "lib" / "biglib" / "heavy.py").write_text(
+        "import time, threading\nif threading.active_count() > 2: time.sleep(0.5)\nimport plistlib\nvalue = 1\n"
+    )
+    (tmp_path / "lib" / "biglib" / "plain.py").write_text("import biglib\nseen = biglib.heavy.value\n")
+    then = """
+    import threading, time
+    from graftlm.plugins import deferred_imports
+    deferred_imports._LIMIT_S = 10.0
+    assert "plistlib" not in sys.modules and "sched" not in sys.modules
+    def touch():
+        biglib.heavy.value
+    def more():
+        time.sleep(0.2)
+        import biglib.plain
+        print(biglib.plain.seen, biglib.plain.__spec__.loader.__class__.__name__)
+    began = time.monotonic()
+    threads = [threading.Thread(target=function) for function in (touch, more)]
+    [thread.start() for thread in threads]
+    time.sleep(0.3)
+    import sched
+    print(biglib.ran)
+    [thread.join() for thread in threads]
+    print(time.monotonic() - began < 5)
+    """
+    assert started(library, then) == "[]\n1 SourceFileLoader\nTrue\n"
+
+
+def test_only_looking_for_a_part_loads_nothing(library):
+    """It is found as its own loader's, and what is not there is not found."""
+    then = """
+    import importlib.util
+    spec = importlib.util.find_spec("biglib.broken")
+    print(spec.origin.endswith("broken.py"), "broken" in spec.loader.get_source("biglib.broken"), biglib.ran)
+    print(importlib.util.find_spec("biglib.no_such"), importlib.util.find_spec("nosuch"))
+    """
+    assert started(library, then) == "True True []\nNone None\n"
+
+
+def test_a_stand_in_whose_module_fails_raises_its_error(library, tmp_path):
+    """Each call tells why: the module is gone after the first one, as after any import that failed."""
+    (tmp_path / "lib" / "biglib" / "__init__.py").write_text("from biglib.broken import double as double\n")
+    out = run_python(
+        f"import sys\nsys.path.insert(0, {library!r})\n"
+        "from graftlm.plugins.deferred_imports import deferring\n"
+        "with deferring(['biglib.broken'], library='biglib', beside=[], lent={'biglib.broken': ('double',)}):\n"
+        "    import biglib\n"
+        "for _ in range(2):\n"
+        "    try: biglib.double(1)\n"
+        "    except RuntimeError as error: print(error)\n"
+    )
+    assert out == "this part is broken\n" * 2

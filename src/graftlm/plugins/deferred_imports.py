@@ -11,6 +11,7 @@ everything when it is called; the function itself takes its place whenever every
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.machinery
 import logging
 import sys
@@ -110,7 +111,7 @@ class _StandIn:
     def __init__(self, module: str, name: str) -> None:
         def call(*arguments: Any, **options: Any) -> Any:
             import_deferred(f"{module}.{name}")
-            return getattr(sys.modules[module], name)(*arguments, **options)
+            return getattr(importlib.import_module(module), name)(*arguments, **options)
 
         call.__name__ = call.__qualname__ = name
         call.__module__ = module
@@ -118,8 +119,8 @@ class _StandIn:
         self.takers: list[dict[str, Any]] = []
 
     def give_way(self, real: Any) -> None:
-        for namespace in self.takers:
-            namespace.update({key: real for key, value in namespace.items() if value is self.function})
+        for namespace in self.takers:  # copied: another thread may add to it meanwhile
+            namespace.update({key: real for key, value in tuple(namespace.items()) if value is self.function})
 
 
 def _lend(module: str, name: str, taker: dict[str, Any]) -> Callable[..., Any]:
@@ -155,8 +156,14 @@ class _Finder:
         self._known = known
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if self._is_touch(name, path):
-            import_deferred(name)
+        if self._is_touch(name):
+            spec = _found_by_others(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _AfterTheRest(spec.loader)  # type: ignore[assignment]
+                return spec
+            if "." not in name:
+                return None
+            import_deferred(name)  # which may make it, without a file of its own
             return _spec_of_loaded(name)
         if not self.is_deferring or name not in self._names:
             return None
@@ -165,13 +172,46 @@ class _Finder:
             spec.loader = _Postponed(spec.loader)  # type: ignore[assignment]
         return spec
 
-    def _is_touch(self, name: str, path: Sequence[str] | None) -> bool:
+    def _is_touch(self, name: str) -> bool:
         top, _, rest = name.partition(".")
         if rest and name.rpartition(".")[0] in _waiting:
             return True
         if self.is_deferring:
-            return top not in self._known and importlib.machinery.PathFinder.find_spec(name, path) is not None
+            return top not in self._known
         return top == self._library and threading.get_ident() not in _loading.values()
+
+
+def _found_by_others(
+    name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> importlib.machinery.ModuleSpec | None:
+    for finder in sys.meta_path:
+        if not isinstance(finder, _Finder) and (spec := finder.find_spec(name, path, target)) is not None:
+            return spec
+    return None
+
+
+class _AfterTheRest:
+    """Loads what was deferred before its module is made.
+
+    Not when it is looked for: Python lets one thread at a time look, and whoever imports anything would wait for
+    all of it, even the thread that this one waits for.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        import_deferred(spec.name)
+        module = sys.modules.get(spec.name)  # imported by the rest meanwhile: not once more
+        loader: Any = self._loader if module is None else _Loaded(module)
+        spec.loader = loader
+        return loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
 
 
 def _spec_of_loaded(name: str) -> importlib.machinery.ModuleSpec | None:
