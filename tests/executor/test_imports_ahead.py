@@ -111,13 +111,31 @@ def test_deferred_it_lacks_what_a_compiler_wants():
         "torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged).sum()",
         "list(torch.utils.data.DataLoader([1, 2, 3], num_workers=2))",
         "with torch.profiler.profile() as p: torch.ones(2) + 1\np.key_averages()",
-        "import ssl; ssl.create_default_context()",
-        "from unittest import mock; mock.patch.object(torch, 'x', 1, create=True).start(); assert torch.x == 1",
     ],
 )
 def test_whatever_else_is_done_with_torch_works(touch):
     """What compiles, trains, exports or quantizes finds the torch that it needs, whichever door it takes."""
     assert run_python(AHEAD + touch + "\nprint(json.dumps(deferred()))") == []
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        "import ssl; ssl.create_default_context()",
+        "from unittest import mock; mock.patch.object(torch, 'x', 1, create=True).start(); assert torch.x == 1",
+        "import difflib; assert difflib.get_close_matches('on', ['one'])",
+        "import tarfile, io; tarfile.open(fileobj=io.BytesIO(), mode='w:gz')",
+        "import asyncio; asyncio.run(asyncio.sleep(0))",
+        "import asyncio.sslproto, unittest.async_case, http.client, urllib.request, ftplib, doctest, shutil",
+    ],
+)
+def test_pythons_own_library_works_and_leaves_torchs_parts_alone(touch):
+    """What of it is deferred is loaded by whoever touches it, and nothing of torch with it."""
+    before = run_python(AHEAD + "print(json.dumps(deferred()))")
+    after = run_python(AHEAD + touch + "\nprint(json.dumps(deferred()))")
+    assert [name for name in after if "torch" in name] == [name for name in before if "torch" in name]
+    assert len(after) < len(before)
+    assert run_python(AHEAD + touch + "\nimport_deferred('a test')\nprint(json.dumps(deferred()))") == []
 
 
 @pytest.mark.demo

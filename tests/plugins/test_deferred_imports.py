@@ -230,3 +230,31 @@ def test_a_stand_in_whose_module_fails_raises_its_error(library, tmp_path):
         "    except RuntimeError as error: print(error)\n"
     )
     assert out == "this part is broken\n" * 2
+
+
+@pytest.mark.parametrize("more", ["biglib.aside.inner", "wanted"])
+def test_two_threads_that_want_what_the_other_imports_both_go_on(library, tmp_path, more):
+    """One loads the rest and wants a module that the other is importing, which waits for the rest."""
+    (tmp_path / "lib" / "biglib" / "aside" / "__init__.py").write_text(
+        "import time\ntime.sleep(0.5)\nfrom biglib.aside import inner\nimport wanted\n"
+    )
+    (tmp_path / "lib" / "wanted.py").write_text(
+        "import time, biglib\ntime.sleep(0.3)\nseen = biglib.last.__name__, hasattr(biglib.last, 'value')\n"
+    )
+    (tmp_path / "lib" / "biglib" / "last.py").write_text("value = 3\n")
+    then = f"""
+    import threading, time
+    found = []
+    def touch():
+        found.append(biglib.heavy.value)
+    def more():
+        time.sleep(0.25)
+        import {more}
+        found.append({more}.__name__)
+    began = time.monotonic()
+    threads = [threading.Thread(target=function) for function in (touch, more)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print(len(found), deferred(), sys.modules["wanted"].seen, time.monotonic() - began < 10)
+    """
+    assert started(library, then) == "2 [] ('biglib.last', True) True\n"

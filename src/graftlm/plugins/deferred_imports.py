@@ -2,7 +2,7 @@
 
 Whoever touches one of them, or imports any more of the library, gets all, in the order in which the library asked
 for them; and so does plugin code, before its first module is imported: it never meets half a library. Which parts
-of which library is the caller's to say.
+of which library is the caller's to say. What is deferred of Python's own library is loaded alone by a touch.
 
 Where the library takes a function from such a part while it is imported, it may be given a stand-in, which loads
 everything when it is called; the function itself takes its place whenever everything is loaded.
@@ -16,6 +16,7 @@ import importlib.machinery
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -24,8 +25,11 @@ from graftlm.plugins.plugin import BUILT_IN_PACKAGES
 
 logger = logging.getLogger(__name__)
 
-#: Longer than any part takes. Two threads could wait for each other only if both were importing.
+#: Longer than any part takes.
 _LIMIT_S = 60.0
+_LOOK_S = 0.01
+#: Where a thread is that waits for a module which another one imports.
+_ACQUIRE = getattr(getattr(importlib, "_bootstrap")._ModuleLock.acquire, "__code__")  # noqa: B009
 
 _lock = threading.RLock()
 _waiting: dict[str, _DeferredModule] = {}
@@ -67,18 +71,52 @@ def deferred() -> list[str]:
 
 def import_deferred(reason: str) -> None:
     """Load what was deferred; at no cost if nothing was. Raises what a module raises, as its import would have."""
-    if not _waiting and not _loading:
-        return
-    if not _lock.acquire(timeout=_LIMIT_S):
-        raise ImportError(f"{reason}: another thread has been importing {', '.join(_loading)} for {_LIMIT_S:g} s")
-    try:
-        if _waiting:
-            logger.debug("importing what was deferred for %s: %s", reason, ", ".join(_waiting))
-        while _waiting:
-            _load(next(iter(_waiting.values())))
-        sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Finder) or f.is_deferring]
-    finally:
-        _lock.release()
+    if (_waiting or _loading) and _lock_is_taken(reason):
+        try:
+            if _waiting:
+                logger.debug("importing what was deferred for %s: %s", reason, ", ".join(_waiting))
+            while _waiting:
+                _load(next(iter(_waiting.values())))
+            sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Finder) or f.is_deferring]
+        finally:
+            _lock.release()
+
+
+def _import_alone(module: _DeferredModule, reason: str) -> None:
+    if _lock_is_taken(reason):
+        try:
+            if module.__dict__["__name__"] in _waiting:
+                _load(module)
+        finally:
+            _lock.release()
+
+
+def _lock_is_taken(reason: str) -> bool:
+    """False where two threads want what the other imports: as always then, some modules are met half imported."""
+    until = time.monotonic() + _LIMIT_S
+    while not _lock.acquire(timeout=_LOOK_S):
+        if _loader_waits_for_this_thread():
+            return False
+        if time.monotonic() > until:
+            raise ImportError(
+                f"{reason}: another thread has been importing {', '.join(_loading)} for {_LIMIT_S:g} s"
+            )
+    return True
+
+
+def _loader_waits_for_this_thread() -> bool:
+    """Tell whether who loads the rest wants a module that this thread is importing: neither would ever go on."""
+    me, frames = threading.get_ident(), sys._current_frames()
+    for thread in set(_loading.values()) - {me}:
+        seen = {thread}
+        while (frame := frames.get(thread)) is not None and frame.f_code is _ACQUIRE:
+            thread = frame.f_locals["self"].owner
+            if thread == me:
+                return True
+            if thread in seen:
+                break
+            seen.add(thread)
+    return False
 
 
 def before_plugin_code(module: str) -> None:
@@ -101,7 +139,14 @@ class _DeferredModule(ModuleType):
             raise AttributeError(f"partially initialized module {key!r} has no attribute {name!r}")
         if name in _lent.get(key, ()) and key in _waiting:
             return _lend(key, name, sys._getframe(1).f_globals)
-        import_deferred(f"{key}.{name}")
+        if key.partition(".")[0] in sys.stdlib_module_names:
+            _import_alone(self, f"{key}.{name}")  # others of Python's may be importing it, and wanted by the rest
+        else:
+            import_deferred(f"{key}.{name}")
+        if key in _waiting:  # whoever loads the rest waits for this thread
+            _load(self)
+        if key in _loading:
+            raise AttributeError(f"partially initialized module {key!r} has no attribute {name!r}")
         return getattr(self, name)
 
 
