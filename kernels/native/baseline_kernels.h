@@ -61,9 +61,10 @@ GRAFTLM_INLINE S8 weights_of(const Block<kFormat>& block, int k, int half) {
   else return nibbles(load16<U8>(block.weights() + k / 4 * 32 + 16 * half), k % 4);
 }
 
+template <bool kFinite>
 GRAFTLM_INLINE F4 four_halves(const uint8_t* from) {
   const S8 zeros = {};
-  return from_halves(__builtin_shufflevector(zeros, load8<S8>(from), 0, 8, 1, 9, 2, 10, 3, 11));
+  return from_halves<kFinite>(__builtin_shufflevector(zeros, load8<S8>(from), 0, 8, 1, 9, 2, 10, 3, 11));
 }
 
 // A block's scales and minima of four outputs.
@@ -72,25 +73,11 @@ struct Scales {
   F4 minimum;
 };
 
-template <Format kFormat>
+template <Format kFormat, bool kFinite>
 GRAFTLM_INLINE Scales scales_of(const Block<kFormat>& block, int half) {
-  Scales found{four_halves(block.from + 8 * half), {}};
-  if constexpr (kFormat == Format::q4_1) found.minimum = four_halves(block.from + 16 + 8 * half);
+  Scales found{four_halves<kFinite>(block.from + 8 * half), {}};
+  if constexpr (kFormat == Format::q4_1) found.minimum = four_halves<kFinite>(block.from + 16 + 8 * half);
   return found;
-}
-
-// Whether there is none that ends a number's range; not known without an instruction for it.
-template <Format kFormat>
-GRAFTLM_INLINE bool are_finite([[maybe_unused]] const Block<kFormat>& block) {
-#if defined(__SSE2__)
-  const __m128i largest = _mm_set1_epi16(0x7c00);
-  __m128i found = _mm_cmpeq_epi16(_mm_and_si128(load16<__m128i>(block.from), largest), largest);
-  if constexpr (kFormat == Format::q4_1)
-    found = _mm_or_si128(found, _mm_cmpeq_epi16(_mm_and_si128(load16<__m128i>(block.from + 16), largest), largest));
-  return !_mm_movemask_epi8(found);
-#else
-  return false;
-#endif
 }
 
 template <bool kFinite>
@@ -98,12 +85,6 @@ GRAFTLM_INLINE void load_halves(const uint8_t* from, F4& low, F4& high) {
   const S8 zeros = {}, halves = load16<S8>(from);
   low = from_halves<kFinite>(__builtin_shufflevector(zeros, halves, 0, 8, 1, 9, 2, 10, 3, 11));
   high = from_halves<kFinite>(__builtin_shufflevector(zeros, halves, 4, 12, 5, 13, 6, 14, 7, 15));
-}
-
-template <bool kFinite, Format kFormat>
-GRAFTLM_INLINE void load_scales(const Block<kFormat>& block, Scales* to) {
-  load_halves<kFinite>(block.from, to[0].scale, to[1].scale);
-  if constexpr (kFormat == Format::q4_1) load_halves<kFinite>(block.from + 16, to[0].minimum, to[1].minimum);
 }
 
 // Adds a block's part to the totals of four outputs: whole numbers times both scales, and what a minimum adds.
@@ -121,7 +102,7 @@ GRAFTLM_INLINE F4 scaled(F4 total, I4 found, const Scales& scales, const Spread&
 // One row takes weights straight from memory, for which it waits. Bytes between what it reads and what it asks for.
 constexpr int64_t kAhead = 2048;
 
-template <Format kFormat>
+template <Format kFormat, bool kFinite>
 static void baseline_row(const LinearJob& job, int64_t panel, int64_t row) {
   const int64_t num_blocks = job.columns / kBlock;
   const Spread* x = spread(job, 0, row);
@@ -159,8 +140,9 @@ static void baseline_row(const LinearJob& job, int64_t panel, int64_t row) {
       for (int half = 0; half < 2; ++half) sums[half] += (higher[half] >> 8) + (middle[half] >> 4);
     }
     Scales scales[2];
-    if (are_finite(block)) [[likely]] load_scales<true>(block, scales);
-    else load_scales<false>(block, scales);
+    load_halves<kFinite>(block.from, scales[0].scale, scales[1].scale);
+    if constexpr (kFormat == Format::q4_1)
+      load_halves<kFinite>(block.from + 16, scales[0].minimum, scales[1].minimum);
     for (int half = 0; half < 2; ++half) totals[half] = scaled<kFormat>(totals[half], sums[half], scales[half], *x);
   }
   V8 found;
@@ -170,7 +152,7 @@ static void baseline_row(const LinearJob& job, int64_t panel, int64_t row) {
 
 // One block of a panel for a few rows: all eight outputs where their sums fit into registers, else four and then the
 // other four.
-template <Format kFormat, int kRows>
+template <Format kFormat, bool kFinite, int kRows>
 [[gnu::noinline]] static void add_group(const uint8_t* from, const Spread* x, F4 (*totals)[2]) {
   constexpr int kHalves = 2 * kRows <= kGroupRows ? 2 : 1;
   const Block<kFormat> block{from};
@@ -193,7 +175,7 @@ template <Format kFormat, int kRows>
       }
     }
     for (int half = 0; half < kHalves; ++half) {
-      const Scales scales = scales_of(block, begin + half);
+      const Scales scales = scales_of<kFormat, kFinite>(block, begin + half);
       for (int r = 0; r < kRows; ++r)
         totals[r][begin + half] = scaled<kFormat>(totals[r][begin + half], sums[r][half], scales, x[r]);
     }
@@ -202,16 +184,16 @@ template <Format kFormat, int kRows>
 
 using Group = void (*)(const uint8_t* from, const Spread* x, F4 (*totals)[2]);
 
-template <Format kFormat, int... kLess>
+template <Format kFormat, bool kFinite, int... kLess>
 constexpr std::array<Group, kGroupRows> groups_of(std::integer_sequence<int, kLess...>) {
-  return {add_group<kFormat, kLess + 1>...};
+  return {add_group<kFormat, kFinite, kLess + 1>...};
 }
 
 // For one row, for two, and so on.
-template <Format kFormat>
-static constexpr auto kOfRows = groups_of<kFormat>(std::make_integer_sequence<int, kGroupRows>());
+template <Format kFormat, bool kFinite>
+static constexpr auto kOfRows = groups_of<kFormat, kFinite>(std::make_integer_sequence<int, kGroupRows>());
 
-template <Format kFormat, int kPanels>
+template <Format kFormat, bool kFinite, int kPanels>
 static void baseline_tile(const LinearJob& job, int64_t panel, int64_t row, int rows) {
   const int64_t num_blocks = job.columns / kBlock, panel_bytes = num_blocks * Block<kFormat>::kBytes;
   F4 totals[kPanels][kTileRows][2];
@@ -225,7 +207,7 @@ static void baseline_tile(const LinearJob& job, int64_t panel, int64_t row, int 
     const Spread* x = spread(job, b, row);
     for (int group = 0, r = 0; group < groups; ++group) {
       const int count = (rows + group) / groups;
-      for (int p = 0; p < kPanels; ++p) kOfRows<kFormat>[count - 1](block + p * panel_bytes, x + r, totals[p] + r);
+      for (int p = 0; p < kPanels; ++p) kOfRows<kFormat, kFinite>[count - 1](block + p * panel_bytes, x + r, totals[p] + r);
       r += count;
     }
   }
@@ -238,18 +220,18 @@ static void baseline_tile(const LinearJob& job, int64_t panel, int64_t row, int 
   }
 }
 
-template <Format kFormat>
+template <Format kFormat, bool kFinite>
 static void baseline_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
   if (row_end - row == 1) {
-    for (; panel < panel_end; ++panel) baseline_row<kFormat>(job, panel, row);
+    for (; panel < panel_end; ++panel) baseline_row<kFormat, kFinite>(job, panel, row);
     return;
   }
   for (; panel + 2 <= panel_end; panel += 2)
     for (int64_t r = row; r < row_end; r += kTileRows)
-      baseline_tile<kFormat, 2>(job, panel, r, static_cast<int>(std::min<int64_t>(kTileRows, row_end - r)));
+      baseline_tile<kFormat, kFinite, 2>(job, panel, r, static_cast<int>(std::min<int64_t>(kTileRows, row_end - r)));
   for (; panel < panel_end; ++panel)
     for (int64_t r = row; r < row_end; r += kTileRows)
-      baseline_tile<kFormat, 1>(job, panel, r, static_cast<int>(std::min<int64_t>(kTileRows, row_end - r)));
+      baseline_tile<kFormat, kFinite, 1>(job, panel, r, static_cast<int>(std::min<int64_t>(kTileRows, row_end - r)));
 }
 
 }  // namespace graftlm::GRAFTLM_PATH

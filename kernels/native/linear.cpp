@@ -69,6 +69,9 @@ static uint32_t four_bytes(const uint8_t* from) {
   return four;
 }
 
+// A half that is infinite or not a number.
+static bool is_endless(const uint8_t* from) { return (from[1] & 0x7c) == 0x7c; }
+
 // Four columns' bytes, or two columns' of 8 bits, are moved at once: a start waits for all of a model's weights.
 static void pack_block(Format format, const uint8_t* from, int lane, uint8_t* to) {
   std::memcpy(to + 2 * lane, from, 2);
@@ -96,16 +99,24 @@ void PackedMatrix::pack_rows(int64_t offset, int64_t rows, const void* from, int
   }
   const int64_t lanes = panel_outputs(format_), unit = file_block_bytes(format_);
   auto pack = [&](int64_t begin, int64_t end) {
+    bool endless = false;
     for (int64_t row = begin; row < end; ++row) {
       const uint8_t* source = static_cast<const uint8_t*>(from) + row * stride;
       const int lane = static_cast<int>((offset + row) % lanes);
       for (int64_t step = 0; step < steps(); ++step) {
         uint8_t* to = step_of(offset + row, step);
-        if (!is_float(format_)) pack_block(format_, source + step * unit, lane, to);
-        else if (format_ == Format::f32) std::memcpy(to + 4 * lane, source + step * unit, 4);
-        else std::memcpy(to + 2 * half_place(format_, lane), source + step * unit, 2);
+        if (!is_float(format_)) {
+          pack_block(format_, source + step * unit, lane, to);
+          endless |= is_endless(source + step * unit);
+          if (format_ == Format::q4_1) endless |= is_endless(source + step * unit + 2);
+        } else if (format_ == Format::f32) {
+          std::memcpy(to + 4 * lane, source + step * unit, 4);
+        } else {
+          std::memcpy(to + 2 * half_place(format_, lane), source + step * unit, 2);
+        }
       }
     }
+    if (endless) finite_.store(false, std::memory_order_relaxed);
   };
   // Whole panels, so that two threads never write to one byte; the first may begin within a panel.
   const int64_t first = offset / lanes, last = (offset + rows + lanes - 1) / lanes;
@@ -156,6 +167,7 @@ void PackedMatrix::multiply(
     }
   } else {
     job.wide = quantize.wide;
+    job.finite = finite_.load(std::memory_order_relaxed);
     job.rows = in.rows;
     row_bytes = columns_ / kBlock * (path.spread_bytes ? path.spread_bytes : activation_bytes(job.wide));
     each_its_own = !path.spread_bytes && in.rows * columns_ <= kOwnActivations &&

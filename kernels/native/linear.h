@@ -1,6 +1,8 @@
 // A weight matrix in the order in which kernels read it, in its own number format. It knows no tensor library.
 #pragma once
 
+#include <atomic>
+
 #include "path.h"
 #include "weight_memory.h"
 
@@ -50,6 +52,7 @@ class PackedMatrix {
 
   Format format_;
   bool wide_ = true;
+  std::atomic<bool> finite_{true};  // scales and minima: known from packing, so that no kernel looks
   int64_t outputs_;
   int64_t columns_;
   int64_t panels_;

@@ -159,7 +159,8 @@ static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end
 
 template <Format kFormat, bool>
 static void integer_range(const LinearJob& job, int64_t panel, int64_t panel_end, int64_t row, int64_t row_end) {
-  baseline_range<kFormat>(job, panel, panel_end, row, row_end);
+  job.finite ? baseline_range<kFormat, true>(job, panel, panel_end, row, row_end)
+             : baseline_range<kFormat, false>(job, panel, panel_end, row, row_end);
 }
 
 #endif

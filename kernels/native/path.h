@@ -34,6 +34,7 @@ struct LinearJob {
   int64_t x_stride;
   const uint8_t* blocks;  // integer weights: see QuantizeJob
   bool wide;              // always for 8-bit weights
+  bool finite;            // no scale or minimum of the weights is infinite or not a number
   int64_t rows;           // of them
   const void* bias;  // or null
   DType bias_type;

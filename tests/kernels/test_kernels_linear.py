@@ -151,6 +151,28 @@ def test_what_is_not_a_number_stays_so(path, format):
     assert not found[[1, 2]].isfinite().any()
 
 
+@pytest.mark.parametrize("format", [format for format in FORMATS if format not in FLOATS])
+def test_a_weight_that_is_not_a_number_is_not_hidden(path, format):
+    """A damaged scale or minimum shows in its own output, for one row and for many, and in no other."""
+    torch.manual_seed(5)
+    matrix = make_matrix(format, 24, 96)
+    damaged = matrix.rows.clone()
+    halves = damaged.view(24, 3, -1)
+    halves[5, 1, :2] = torch.tensor([0x00, 0x7C])  # infinite
+    halves[17, 2, 2 * (matrix.format == "Q4_1") :][:2] = torch.tensor([0x01, 0xFE])  # not a number
+    others = [output for output in range(24) if output not in (5, 17)]
+    for first in (0, 5):  # all at once, and the damaged ones after a good matrix
+        packed = make_matrix(format, 24, 96).packed
+        packed.load(matrix.rows, offset=0)
+        packed.load(damaged[first:18], offset=first)
+        for count in (1, 8, 30):
+            x = torch.randn(count, 96)
+            found = packed.multiply(x)
+
+            assert not found[:, [5, 17]].isfinite().any()
+            assert_close(found[:, others], matrix.expected(x)[:, others], relative=2e-6)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_number_of_threads_changes_no_result(format):
     """Each output is computed by one thread, in one order."""
