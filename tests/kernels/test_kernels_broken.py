@@ -98,6 +98,18 @@ def test_doctor_and_plugins_report_it(broken):
     assert all("cannot be loaded" in row["reason"] for row in own)
 
 
+@pytest.mark.parametrize("module", ["attention", "quantization", "native"])
+def test_doctor_finds_kernels_whose_python_code_fails(package, module):
+    """Their library loads, and so nothing is refused: only a worker would have met the error."""
+    (package / f"{module}.py").write_text("from graftlm.contracts.errors import GoneSince")
+    report = json.loads(run_graftlm("doctor", "--json", env=seen(package)).stdout)
+
+    (problem,) = report["problems"]
+    for part in ("ImportError: cannot import name 'GoneSince'", "make install", "--disable-plugin graftlm-kernels"):
+        assert part in problem
+    assert report["kernels"]["graftlm-kernels"].endswith(", fails, see problems")
+
+
 @pytest.mark.parametrize(("wish", "path"), [("generic", "generic"), ("neon", None)])
 def test_doctor_names_the_instructions_that_would_run(wish, path):
     """And a wish that no run could follow is a problem, in the words of the run's own error."""

@@ -51,6 +51,25 @@ def test_steps_and_imports_are_recorded(slow_module):
     assert startup_trace.read_trace(startup_trace.end_as_bytes() or _encoded(trace)) == trace
 
 
+def test_a_finder_that_asks_all_others_and_the_clock_do_not_ask_each_other(slow_module, monkeypatch):
+    """Such as one that a library puts in front of those that it found."""
+
+    class AsksAll:
+        def find_spec(self, name, path=None, target=None):
+            others = (f.find_spec(name, path, target) for f in sys.meta_path if f is not self)
+            return next(filter(None, others), None)
+
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    startup_trace.begin("test")
+    try:
+        sys.meta_path.insert(0, AsksAll())
+        importlib.import_module(slow_module)
+    finally:
+        trace = startup_trace.end()
+
+    assert "slow_outer" in [span.name for span in trace.spans]
+
+
 def _encoded(trace):
     import msgspec
 

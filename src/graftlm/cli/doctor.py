@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,9 +22,11 @@ from graftlm.config.arguments import ArgumentParser, Arguments
 from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
 from graftlm.models.cache_folder import cache_root
-from graftlm.platforms.native_kernels import are_kernels, instruction_path
+from graftlm.platforms.native_kernels import are_kernels, instruction_path, reinstall
 from graftlm.plugins.errors import PluginError
-from graftlm.plugins.plugin import BUILT_IN_DISTRIBUTIONS
+from graftlm.plugins.plugin import BUILT_IN_DISTRIBUTIONS, Plugin
+from graftlm.processes.apart import run_apart
+from graftlm.processes.failure import describe_exit
 from graftlm.processes.warm.client import find_warm_parents
 from graftlm.version import __version__
 
@@ -34,6 +38,10 @@ if TYPE_CHECKING:
 _SECRET = ("GRAFTLM_API_KEY",)
 #: What is shown of a plugin that is not the engine's own.
 _SHOWN = ("point", "name", "distribution", "version", "state", "reason")
+
+#: What a process runs that imports all that its arguments name.
+_IMPORT_ALL = "import sys; from graftlm.plugins.resolve import resolve_class_path as r; list(map(r, sys.argv[1:]))"
+_LONGEST_IMPORT_S = 60
 
 
 def build_parser() -> ArgumentParser:
@@ -108,13 +116,36 @@ def _kernels(host: PluginHost | None, problems: list[str]) -> dict[str, Any]:
     except GraftlmError as error:
         path = None
         problems.append(str(error))
+    failing = _failing_kernels([d.plugin for d in decisions if d.enabled])
+    problems += failing
     return {
-        "graftlm-kernels": decisions[0].plugin.version,
+        "graftlm-kernels": decisions[0].plugin.version + (", fails, see problems" if failing else ""),
         "instructions": path,
         "GGUF blocks": "Q8_0, Q4_0 and Q4_1 are kept, others become plain weights"
         if "gguf" in used
         else "become plain weights",
     }
+
+
+def _failing_kernels(plugins: Sequence[Plugin]) -> list[str]:
+    """Import the kernels' Python code, as a worker would, in another process: it needs torch. Say what fails."""
+    try:
+        done = run_apart(
+            [sys.executable, "-P", "-c", _IMPORT_ALL, *dict.fromkeys(p.value for p in plugins)],
+            timeout_s=_LONGEST_IMPORT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        problem = f"importing it takes more than {_LONGEST_IMPORT_S} s"
+    else:
+        if done.returncode == 0:
+            return []
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        problem = last[0] if last and done.returncode > 0 else f"the process {describe_exit(done.returncode)}"
+    plugin = plugins[0]
+    return [
+        f"{plugin.distribution} {plugin.version} fails where it computes ({problem}); {reinstall(plugin)}, or "
+        f"leave it out with --disable-plugin {plugin.left_out_by}"
+    ]
 
 
 def _why_unused(host: PluginHost | None, decisions: Sequence[Decision]) -> str | None:

@@ -28,6 +28,14 @@ def are_kernels(plugin: Plugin) -> bool:
     return plugin.built_in and plugin.package == PACKAGE
 
 
+def reinstall(plugin: Plugin) -> str:
+    """Say how to get kernels that suit this engine."""
+    return (
+        f"install it again with `pip install --force-reinstall --no-deps {plugin.distribution}`, in a checkout "
+        "with `make install`"
+    )
+
+
 def refuse_unloadable(decisions: Sequence[Decision]) -> list[Decision]:
     """Refuse the kernels where their library does not load: one warning, and all is computed in plain torch.
 
@@ -38,10 +46,7 @@ def refuse_unloadable(decisions: Sequence[Decision]) -> list[Decision]:
     if problem is None:
         return list(decisions)
     plugin = wanted[0]
-    reason = (
-        f"its native library cannot be loaded ({problem}); install it again with `pip install --force-reinstall "
-        f"--no-deps {plugin.distribution}`, in a checkout with `make install`"
-    )
+    reason = f"its native library cannot be loaded ({problem}); {reinstall(plugin)}"
     if named := next((p for p in wanted if p.named), None):
         raise PluginRefused(named.description, reason=reason)
     if find_spec(PACKAGE) is not None:  # the platform says it where nothing is left of them

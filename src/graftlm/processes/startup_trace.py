@@ -96,7 +96,7 @@ def _add(name: str, category: str, start: float, seconds: float, **facts: Any) -
 
 
 class _ImportClock:
-    """The first finder on sys.meta_path: lets the others find, and times what they found being loaded."""
+    """A finder that lets those behind it on sys.meta_path find, and times what they found being loaded."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         wall, start = time.time(), time.perf_counter()
@@ -119,9 +119,12 @@ class _ImportClock:
         return spec
 
     def _ask_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
-        for finder in sys.meta_path:
+        behind = list(sys.meta_path)
+        if self in behind:  # one in front asks others, too, and this one among them
+            del behind[: behind.index(self) + 1]
+        for finder in behind:
             find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
+            if find is None:
                 continue
             spec = find(name, path, target)
             if spec is not None:
