@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from plugin_packages import Site, run_graftlm
@@ -70,3 +72,16 @@ def test_an_error_that_is_no_plugins_has_no_such_line(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert "ValueError" in done.stderr and "plugin_error" not in done.stderr
+
+
+def test_an_error_at_the_very_end_is_told_by_python_alone() -> None:
+    """Modules have lost their names by then, and ours must not fail for it."""
+    script = (
+        "from graftlm.processes import lost_errors\nlost_errors.name_plugins_of_lost_errors()\n"
+        "class Late:\n    def __del__(self):\n        raise ValueError('too late')\n"
+        "lost_errors.keep = Late()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+
+    assert "ValueError: too late" in done.stderr
+    assert "TypeError" not in done.stderr

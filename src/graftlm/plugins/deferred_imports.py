@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from graftlm.plugins.import_circles import import_waits_for
 from graftlm.plugins.plugin import BUILT_IN_PACKAGES
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,6 @@ logger = logging.getLogger(__name__)
 #: Longer than any part takes.
 _LIMIT_S = 60.0
 _LOOK_S = 0.01
-#: Where a thread is that waits for a module which another one imports.
-_ACQUIRE = getattr(getattr(importlib, "_bootstrap")._ModuleLock.acquire, "__code__")  # noqa: B009
 
 _lock = threading.RLock()
 _waiting: dict[str, _DeferredModule] = {}
@@ -71,7 +70,7 @@ def deferred() -> list[str]:
 
 def import_deferred(reason: str) -> None:
     """Load what was deferred; at no cost if nothing was. Raises what a module raises, as its import would have."""
-    if (_waiting or _loading) and _lock_is_taken(reason):
+    if (_waiting or _loading) and _takes_lock(reason):
         try:
             if _waiting:
                 logger.debug("importing what was deferred for %s: %s", reason, ", ".join(_waiting))
@@ -83,7 +82,7 @@ def import_deferred(reason: str) -> None:
 
 
 def _import_alone(module: _DeferredModule, reason: str) -> None:
-    if _lock_is_taken(reason):
+    if _takes_lock(reason):
         try:
             if module.__dict__["__name__"] in _waiting:
                 _load(module)
@@ -91,32 +90,18 @@ def _import_alone(module: _DeferredModule, reason: str) -> None:
             _lock.release()
 
 
-def _lock_is_taken(reason: str) -> bool:
+def _takes_lock(reason: str) -> bool:
     """False where two threads want what the other imports: as always then, some modules are met half imported."""
+    me = threading.get_ident()
     until = time.monotonic() + _LIMIT_S
     while not _lock.acquire(timeout=_LOOK_S):
-        if _loader_waits_for_this_thread():
+        if any(import_waits_for(me, of=thread) for thread in set(_loading.values()) - {me}):
             return False
         if time.monotonic() > until:
             raise ImportError(
                 f"{reason}: another thread has been importing {', '.join(_loading)} for {_LIMIT_S:g} s"
             )
     return True
-
-
-def _loader_waits_for_this_thread() -> bool:
-    """Tell whether who loads the rest wants a module that this thread is importing: neither would ever go on."""
-    me, frames = threading.get_ident(), sys._current_frames()
-    for thread in set(_loading.values()) - {me}:
-        seen = {thread}
-        while (frame := frames.get(thread)) is not None and frame.f_code is _ACQUIRE:
-            thread = frame.f_locals["self"].owner
-            if thread == me:
-                return True
-            if thread in seen:
-                break
-            seen.add(thread)
-    return False
 
 
 def before_plugin_code(module: str) -> None:

@@ -25,24 +25,26 @@ def name_plugins_of_lost_errors() -> None:
         return
     _is_listening = True
     in_threads, unraisable = threading.excepthook, sys.unraisablehook
+    tell, is_finalizing = _tell, sys.is_finalizing  # kept: at the interpreter's end this module has no names left
 
     def of_thread(args: threading.ExceptHookArgs) -> None:
         in_threads(args)
-        if args.exc_type is not SystemExit:
+        if args.exc_type is not SystemExit and not is_finalizing():
             where = (
                 f"its thread {args.thread.name!r} has ended" if args.thread is not None else "a thread has ended"
             )
-            _tell(args.exc_value, args.exc_traceback, where)
+            tell(args.exc_value, args.exc_traceback, where)
 
     def of_object(args: sys.UnraisableHookArgs) -> None:
         unraisable(args)
-        _tell(args.exc_value, args.exc_traceback, "the error went nowhere")
+        if not is_finalizing():
+            tell(args.exc_value, args.exc_traceback, "the error went nowhere")
 
     threading.excepthook, sys.unraisablehook = of_thread, of_object
 
 
 def _tell(error: BaseException | None, trace: TracebackType | None, what: str) -> None:
-    if error is None or sys.is_finalizing():
+    if error is None:
         return
     from graftlm.plugins.spelling import error_text
     from graftlm.processes.plugin_files import PluginFiles
