@@ -187,7 +187,7 @@ class _Finder:
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         if self._is_touch(name):
-            spec = _found_by_others(name, path, target)
+            spec = self._found_by_others(name, path, target)
             if spec is not None and spec.loader is not None:
                 spec.loader = _AfterTheRest(spec.loader)  # type: ignore[assignment]
                 return spec
@@ -210,14 +210,16 @@ class _Finder:
             return top not in self._known
         return top == self._library and threading.get_ident() not in _loading.values()
 
-
-def _found_by_others(
-    name: str, path: Sequence[str] | None, target: ModuleType | None
-) -> importlib.machinery.ModuleSpec | None:
-    for finder in sys.meta_path:
-        if not isinstance(finder, _Finder) and (spec := finder.find_spec(name, path, target)) is not None:
-            return spec
-    return None
+    def _found_by_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        finders = list(sys.meta_path)
+        if self in finders:  # or another thread has loaded everything just now
+            del finders[: finders.index(self) + 1]  # those before it have been asked
+        for finder in finders:
+            if (spec := finder.find_spec(name, path, target)) is not None:
+                return spec
+        return None
 
 
 class _AfterTheRest:
