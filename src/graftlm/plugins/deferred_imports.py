@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from graftlm.plugins.import_circles import import_waits_for
+from graftlm.plugins.import_machinery import find_behind, import_waits_for
 from graftlm.plugins.plugin import BUILT_IN_PACKAGES
 
 logger = logging.getLogger(__name__)
@@ -187,9 +187,9 @@ class _Finder:
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         if self._is_touch(name):
-            spec = self._found_by_others(name, path, target)
+            spec = find_behind(self, name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _AfterTheRest(spec.loader)  # type: ignore[assignment]
+                spec.loader = _AfterTheRest(spec.loader)
                 return spec
             if "." not in name:
                 return None
@@ -209,17 +209,6 @@ class _Finder:
         if self.is_deferring:
             return top not in self._known
         return top == self._library and threading.get_ident() not in _loading.values()
-
-    def _found_by_others(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> importlib.machinery.ModuleSpec | None:
-        finders = list(sys.meta_path)
-        if self in finders:  # or another thread has loaded everything just now
-            del finders[: finders.index(self) + 1]  # those before it have been asked
-        for finder in finders:
-            if (spec := finder.find_spec(name, path, target)) is not None:
-                return spec
-        return None
 
 
 class _AfterTheRest:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from graftlm.plugins.import_machinery import find_behind
 from graftlm.processes.trace_file import MAIN_THREAD, ProcessTrace, Span
 
 #: An import shorter than this is part of whatever it stands in.
@@ -100,7 +101,7 @@ class _ImportClock:
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         wall, start = time.time(), time.perf_counter()
-        spec = self._ask_others(name, path, target)
+        spec = find_behind(self, name, path, target)
         execute = getattr(getattr(spec, "loader", None), "exec_module", None)
         if execute is None or isinstance(spec.loader, type):  # built-in and frozen modules take no time
             return spec
@@ -117,16 +118,3 @@ class _ImportClock:
         with contextlib.suppress(AttributeError):  # a loader with slots of its own is not timed
             spec.loader.exec_module = exec_module
         return spec
-
-    def _ask_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
-        behind = list(sys.meta_path)
-        if self in behind:  # one in front asks others, too, and this one among them
-            del behind[: behind.index(self) + 1]
-        for finder in behind:
-            find = getattr(finder, "find_spec", None)
-            if find is None:
-                continue
-            spec = find(name, path, target)
-            if spec is not None:
-                return spec
-        return None
