@@ -64,9 +64,13 @@ def waits_of(exchange: Exchange) -> list[tuple[float, float]]:
 
 
 async def usual_waits(url: str, options: argparse.Namespace, seed: int) -> list[float]:
-    """Return the usual milliseconds before each token, of streams that nobody disturbs."""
+    """Return the usual milliseconds before each token, of streams that nobody disturbs.
+
+    A token whose text is not whole comes with the next one: such a stream has fewer waits than others.
+    """
     done = await asyncio.gather(*Client(url).start_streams(options, seed))
-    by_place = list(zip(*([wait for _, wait in waits_of(exchange)] for exchange in done), strict=True))
+    of_streams = [[wait for _, wait in waits_of(exchange)] for exchange in done]
+    by_place = [[waits[k] for waits in of_streams if k < len(waits)] for k in range(max(map(len, of_streams)))]
     around = [by_place[max(0, k - _AROUND) : k + _AROUND + 1] for k in range(len(by_place))]
     return [statistics.median(itertools.chain.from_iterable(near)) for near in around]
 
@@ -91,7 +95,7 @@ async def one_round(url: str, options: argparse.Namespace, seed: int, usual: lis
     answered = await asyncio.gather(*newcomers)
 
     beside = [
-        (wait, wait / usual[k])
+        (wait, wait / usual[min(k, len(usual) - 1)])
         for exchange in done
         for k, (at, wait) in enumerate(waits_of(exchange))
         if at >= first_prompt
