@@ -207,7 +207,8 @@ static void baseline_tile(const LinearJob& job, int64_t panel, int64_t row, int 
     const Spread* x = spread(job, b, row);
     for (int group = 0, r = 0; group < groups; ++group) {
       const int count = (rows + group) / groups;
-      for (int p = 0; p < kPanels; ++p) kOfRows<kFormat, kFinite>[count - 1](block + p * panel_bytes, x + r, totals[p] + r);
+      const Group add = kOfRows<kFormat, kFinite>[count - 1];
+      for (int p = 0; p < kPanels; ++p) add(block + p * panel_bytes, x + r, totals[p] + r);
       r += count;
     }
   }

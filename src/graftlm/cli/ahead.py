@@ -93,10 +93,11 @@ class Port:
         """Bind and answer. A port that cannot be bound is told by `require`, after other mistakes in the flags."""
         from graftlm.config.server_config import ServerConfig
         from graftlm.contracts.errors import StartupError
+        from graftlm.frontend.http.listener import PORTS
 
         given = {o.field: values[o.path] for o in AHEAD_OPTIONS if o.section == "server" and o.path in values}
         config = ServerConfig(**given)
-        if 0 <= config.port <= 65535:  # the system would take another's remainder
+        if config.port in PORTS:
             with contextlib.suppress(StartupError):
                 self._bind(config)
 

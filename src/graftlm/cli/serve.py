@@ -117,7 +117,9 @@ def _answer(
 
 def check_server(server: ServerConfig) -> None:
     """Refuse what no socket could be."""
-    if not 0 <= server.port <= 65535:
+    from graftlm.frontend.http.listener import PORTS
+
+    if server.port not in PORTS:
         raise InvalidOption(
             "--port", server.port, problem="it is no port", cure="use 0 to 65535; 0 takes a free one"
         )

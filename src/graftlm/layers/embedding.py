@@ -11,14 +11,7 @@ from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.contracts.weights import Weight
 from graftlm.distributed.groups import tp_all_reduce, tp_rank, tp_size
-from graftlm.layers.parameters import (
-    as_tensor,
-    block_formats,
-    build_dtype,
-    check_shape,
-    empty_parameter,
-    narrow,
-)
+from graftlm.layers.parameters import as_tensor, build_dtype, check_shape, empty_parameter, give_rows, narrow
 from graftlm.layers.quantization import linear_method_for
 from graftlm.ops.pluggable import PluggableLayer
 
@@ -56,8 +49,7 @@ class VocabParallelEmbedding(PluggableLayer):
         """Take this rank's rows of a checkpoint matrix [vocabulary, embedding_dim]."""
         check_shape(f"{self.prefix}.weight", weight, (self.num_embeddings, self.embedding_dim))
         own = narrow(weight, 0, start=self.start, length=self.real_rows)
-        self.given_formats |= block_formats(own)
-        self.linear_method.load_weight(self, own, row_offset=0)
+        give_rows(self, own, row_offset=0)
         if self.real_rows < self.rows:
             padding = torch.zeros(self.rows - self.real_rows, self.embedding_dim, dtype=build_dtype())
             self.linear_method.load_weight(self, padding, row_offset=self.real_rows)

@@ -14,14 +14,7 @@ from graftlm.contracts.errors import ModelMismatch
 from graftlm.contracts.quantization import QuantizationConfig
 from graftlm.contracts.weights import Weight
 from graftlm.distributed.groups import divide, tp_all_gather, tp_all_reduce, tp_rank, tp_size
-from graftlm.layers.parameters import (
-    as_tensor,
-    block_formats,
-    build_dtype,
-    check_shape,
-    empty_parameter,
-    narrow,
-)
+from graftlm.layers.parameters import as_tensor, build_dtype, check_shape, empty_parameter, give_rows, narrow
 from graftlm.layers.quantization import linear_method_for
 from graftlm.ops.pluggable import PluggableLayer
 
@@ -75,9 +68,7 @@ class LinearBase(PluggableLayer):
         begin = 0
         for piece in pieces:
             rows = narrow(weight, 0, start=begin + piece.start, length=piece.rows)
-            own = self._own_columns(rows)
-            self.given_formats |= block_formats(own)
-            self.linear_method.load_weight(self, own, row_offset=piece.offset)
+            give_rows(self, self._own_columns(rows), row_offset=piece.offset)
             self._waiting["weight"].discard(piece.shard)
             begin += piece.total
 

@@ -5,6 +5,8 @@ It does not know layers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from graftlm.contracts.errors import ModelMismatch
@@ -64,9 +66,11 @@ def as_tensor(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
     return weight
 
 
-def block_formats(weight: Weight) -> set[str]:
-    """Return the block format of a quantized matrix, as a set; none of plain numbers."""
-    return {weight.format} if isinstance(weight, QuantizedWeight) else set()
+def give_rows(layer: Any, weight: Weight, *, row_offset: int) -> None:
+    """Hand rows to the layer's linear method, and note the block format in which they came."""
+    if isinstance(weight, QuantizedWeight):
+        layer.given_formats.add(weight.format)
+    layer.linear_method.load_weight(layer, weight, row_offset=row_offset)
 
 
 def check_shape(layer: str, weight: Weight, expected: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 
-#: The libraries that the imports beside it want, Python's and one other. None of them imports much of its own.
+#: The libraries that the imports beside it want, Python's and one other. Not asyncio's, which runs all of asyncio.
 _BEFORE = (
     "_bisect", "_blake2", "_bz2", "_contextvars", "_csv", "_ctypes", "_datetime", "_decimal", "_hashlib", "_heapq",
     "_json", "_lzma", "_opcode", "_pickle", "_posixsubprocess", "_random", "_sha512", "_socket", "_statistics",

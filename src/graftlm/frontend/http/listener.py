@@ -13,6 +13,9 @@ from graftlm.contracts.errors import StartupError
 
 BACKLOG = 2048
 
+#: What a port may be; the system would take the remainder of another number.
+PORTS = range(65536)
+
 
 def bind(config: ServerConfig) -> socket.socket:
     """Return a listening socket for --host and --port; raises StartupError with the cure."""
