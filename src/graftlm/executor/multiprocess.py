@@ -58,6 +58,7 @@ class MultiprocessExecutor(Executor):
         self._rendezvous = Rendezvous()
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
+        self._in_call = threading.Lock()
         self._told = False
         self._on_failure: Callable[[str], None] = lambda cause: None
 
@@ -115,16 +116,17 @@ class MultiprocessExecutor(Executor):
         """Send a command to all workers, wait for all answers, and return that of rank 0."""
         message = encode(command)
         answers: dict[str, bytes] = {}
-        try:
-            for worker in self._workers:
-                worker.send(message)
-            while len(answers) < len(self._workers):
-                for key, _ in self._selector.select():
-                    worker = key.data
-                    answers[worker.name] = worker.receive()
-        except ChildFailed as failure:
-            self._told = True  # the exception tells, on_failure need not
-            raise EngineDead(self._root_cause(failure)) from None
+        with self._in_call:
+            try:
+                for worker in self._workers:
+                    worker.send(message)
+                while len(answers) < len(self._workers):
+                    for key, _ in self._selector.select():
+                        worker = key.data
+                        answers[worker.name] = worker.receive()
+            except ChildFailed as failure:
+                self._told = True  # the exception tells, on_failure need not
+                raise EngineDead(self._root_cause(failure)) from None
         return answers[self._workers[0].name]
 
     def _root_cause(self, failure: ChildFailed) -> str:
@@ -140,7 +142,7 @@ class MultiprocessExecutor(Executor):
         return failure.cause
 
     def _worker_gone(self, worker: ChildProcess) -> None:
-        with self._lock:
+        with self._in_call, self._lock:  # a call sees the death itself, and knows more of it
             told, self._told = self._told, True
         if not told:
             self._on_failure(f"{worker.name}: {worker.describe_death()}")
