@@ -29,7 +29,7 @@ from graftlm.processes.logs import current_log_settings
 StartMethod = Literal["spawn", "forkserver"]
 
 #: How long the exit code of a child whose channel has closed may take to arrive.
-_EXIT_CODE_S = 1.0
+_EXIT_CODE_S = 5.0
 
 
 class Handle(Protocol):
