@@ -87,11 +87,22 @@ def start_grandchild(payload: bytes, channel: Channel) -> int:
 
 def start_helper(payload: bytes, channel: Channel) -> int:
     """Start a program as a plugin would, and tell how SIGTERM ends it."""
-    helper = subprocess.Popen(["sleep", "30"])
+    helper = subprocess.Popen(["sleep", "1000"])
     channel.ready()
     channel.recv()
     helper.terminate()
-    channel.send(str(helper.wait(5)).encode())
+    channel.send(str(helper.wait(60)).encode())
+    return 0
+
+
+def crash_when_let_go(payload: bytes, channel: Channel) -> int:
+    """End in native code once the parent wants nothing more, and before the watch of it ends us."""
+    from graftlm.processes import child
+
+    child.SHORT_GRACE_S = 60
+    channel.ready()
+    channel.recv()
+    ctypes.string_at(0)
     return 0
 
 

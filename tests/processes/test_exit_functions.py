@@ -41,35 +41,35 @@ os._exit(4)
 LEAVES_ONE = """
 import subprocess, sys
 print("said")
-print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]).pid, flush=True)
 if "late" in sys.argv:
     import time
-    time.sleep(60)
+    time.sleep(1000)
 """
 
 
 @pytest.mark.parametrize(("words", "code"), [([], 0), (["cut"], 3)], ids=["in order", "cut short"])
 def test_exit_functions_are_called_once_the_latest_first(words, code):
     """By the interpreter, or by whoever ends the process without it."""
-    done = subprocess.run([sys.executable, "-c", CUT_SHORT, *words], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", CUT_SHORT, *words], capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stdout.split()) == (code, ["second", "first"])
 
 
 def test_the_guard_holds_while_plugin_code_runs_only():
     """An error inside of a call, the real thing outside of it; installing it twice changes nothing."""
-    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stdout.split()) == (4, ["PluginExits", "PluginError"])
 
 
 def test_what_a_command_leaves_running_holds_up_nobody():
     """The output is there as soon as the command has ended, and its child is gone."""
-    done = run_apart([sys.executable, "-c", LEAVES_ONE], timeout_s=30)
+    done = run_apart([sys.executable, "-c", LEAVES_ONE], timeout_s=60)
 
     said, pid = done.stdout.split()
     assert (done.returncode, said) == (0, b"said")
-    for _ in range(200):  # it was killed, and may take a moment to be gone
+    for _ in range(600):  # it was killed, and may take a moment to be gone
         if not _is_alive(int(pid)):
             break
         time.sleep(0.05)
@@ -86,7 +86,11 @@ def _is_alive(pid):
 
 def test_a_late_command_has_said_what_it_said():
     """The exception carries the output until then."""
-    with pytest.raises(subprocess.TimeoutExpired) as late:
-        run_apart([sys.executable, "-c", LEAVES_ONE, "late"], timeout_s=3)
+    said = []
+    for limit_s in (1, 4, 16, 48):  # a busy machine may take its time to start an interpreter
+        with pytest.raises(subprocess.TimeoutExpired) as late:
+            run_apart([sys.executable, "-c", LEAVES_ONE, "late"], timeout_s=limit_s)
+        if said := late.value.stdout.split():
+            break
 
-    assert late.value.stdout.split()[0] == b"said"
+    assert said[0] == b"said"

@@ -27,7 +27,7 @@ def test_the_stack_of_a_crash_is_the_parents_to_print(method, capfd):
     """Whole, once, with the name of the process, and before anybody is told of the death."""
     child = start_child("worker 3", start_method=method)
     child.run("child_functions:crash", b"")
-    child.wait_ready(30)
+    child.wait_ready(60)
     with pytest.raises(ChildFailed) as caught:
         child.receive()
     printed = capfd.readouterr().err
@@ -46,7 +46,7 @@ def test_a_process_that_a_child_forks_crashes_on_its_own(capfd):
     """Its stack is on standard error at once, and is not taken for that of the child."""
     child = start_child("forker")
     child.run("child_functions:crash", b"forks")
-    child.wait_ready(30)
+    child.wait_ready(60)
     with pytest.raises(ChildFailed):
         child.receive()
     printed = capfd.readouterr().err
@@ -59,9 +59,9 @@ def test_a_process_that_a_child_forks_crashes_on_its_own(capfd):
 def test_a_child_that_is_let_go_may_still_crash(capfd):
     """Nothing waits for it, and its stack is not lost."""
     child = start_child("late")
-    child.run("child_functions:crash", b"")
-    child.wait_ready(30)
-    child.stop()
+    child.run("child_functions:crash_when_let_go", b"")
+    child.wait_ready(60)
+    child.stop(60)
 
     assert "late: Fatal Python error: Segmentation fault" in capfd.readouterr().err
 
