@@ -145,3 +145,5 @@ def test_what_is_timed_beside_a_server_hears_no_ctrl_c_and_fails_in_one_sentence
     assert seconds_of(["-c", "import os; assert os.getpgrp() == os.getpid()"]) > 0
     with pytest.raises(LaunchFailed, match=r"(?s)exit code 1; its last words:\nKeyError: 7$"):
         seconds_of(["-c", "{}[7]"], at_once=2)
+    with pytest.raises(LaunchFailed, match=r"exit code 3 and wrote nothing$"):
+        seconds_of(["-c", "raise SystemExit(3)"])

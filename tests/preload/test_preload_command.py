@@ -11,11 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from light_parents import wait_until
+from light_parents import order_for, wait_until, with_path
 from plugin_packages import Site, run_graftlm
 from warm_servers import Warm
 
+from graftlm.processes.failure import ChildFailed
 from graftlm.processes.liveness import is_running
+from graftlm.processes.warm.place import log_path
+from graftlm.processes.warm.starting import start_warm_parent
 
 ARCHITECTURE = """
     from graftlm.models.llama import LlamaForCausalLM
@@ -138,3 +141,19 @@ def test_preload_refuses_a_folder_that_others_could_use(parents, tiny_llama):
     with parents.serve(str(tiny_llama)) as server:
         assert server.said("warm parents are not used")
     parents.folder.chmod(0o700)
+
+
+def test_a_module_that_fails_is_told_with_its_cure(folder, tmp_path):
+    """By the name that was asked for, without a traceback, and how one does without it where one can."""
+    (tmp_path / "broken_kernels.py").write_text("raise RuntimeError('these are broken')\n")
+    order = order_for(folder, modules=("broken_kernels",))
+    for flags, cure in (({}, "again"), ({"broken_kernels": "--disable-plugin x"}, "--disable-plugin x")):
+        order.left_out_by = flags
+        launched = start_warm_parent(order, environment=with_path(tmp_path))
+
+        with pytest.raises(ChildFailed, match=r"^broken_kernels cannot be imported .*these are broken.*") as caught:
+            launched.wait_ready(lambda text: None)
+        assert caught.value.cause.endswith(cure) and not caught.value.traceback
+        assert launched.process.wait(10) == 1
+        launched.let_go()
+        assert "Traceback" not in log_path(folder, order.key).read_text()

@@ -142,6 +142,7 @@ class _Wish:
     model: str
     checkpoint: str
     modules: list[str]
+    left_out_by: dict[str, str] = dataclasses.field(default_factory=dict)
     calls: list[Order] = dataclasses.field(default_factory=list)
     note: str = ""
 
@@ -178,8 +179,8 @@ def _launch(wish: _Wish, words: argparse.Namespace, *, folder: Path, key: str) -
     environment = {**os.environ, **thread_environment(1, 1)}
     order = WarmOrder(
         key=key, folder=str(folder.resolve()), model=wish.model, checkpoint=wish.checkpoint, modules=wish.modules,
-        calls=wish.calls, circumstances=circumstances(environment), time_limit_s=_seconds(words.time_limit),
-        foreground=words.foreground, log=LogSettings(levels=["info"]),
+        left_out_by=wish.left_out_by, calls=wish.calls, circumstances=circumstances(environment),
+        time_limit_s=_seconds(words.time_limit), foreground=words.foreground, log=LogSettings(levels=["info"]),
     )  # fmt: skip
     launched = start_warm_parent(order, environment=environment)
     try:
@@ -226,8 +227,9 @@ def _resolve(parser: ArgumentParser, argv: list[str], selection: Arguments) -> t
 def _wish_of(config: EngineConfig, host: PluginHost) -> _Wish:
     from graftlm.platforms import current_platform
 
-    kernels = {p.value.partition(":")[0] for p in host.enabled_plugins if p.package == "graftlm_kernels"}
-    wish = _Wish(config.model.model, os.path.realpath(config.model.path), [*MODULES, *sorted(kernels)])
+    kernels = [plugin for plugin in host.enabled_plugins if plugin.package == "graftlm_kernels"]
+    flags = {p.value.partition(":")[0]: f"--disable-plugin {p.left_out_by}" for p in kernels}
+    wish = _Wish(config.model.model, os.path.realpath(config.model.path), [*MODULES, *sorted(flags)], flags)
     if current_platform.device_type != "cpu":
         return dataclasses.replace(wish, note=f"no fork survives what {current_platform.device_name} keeps")
     if config.parallel.world_size > 1:

@@ -37,7 +37,9 @@ class LaunchFailed(GraftlmError):
 
     def __init__(self, command: str, *, code: int | None, words: str) -> None:
         ended = f"ended with exit code {code}" if code is not None else "did not become ready"
-        super().__init__(f"{command!r} {ended}; its last words:\n{words}")
+        super().__init__(
+            f"{command!r} {ended}" + (f"; its last words:\n{words}" if words else " and wrote nothing")
+        )
 
 
 class StartTimes(msgspec.Struct, kw_only=True):

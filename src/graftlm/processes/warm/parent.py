@@ -20,9 +20,11 @@ from pathlib import Path
 
 import msgspec
 
+from graftlm.contracts.errors import StartupError
+from graftlm.plugins.spelling import error_text
 from graftlm.processes.channel import Channel, FrameKind
 from graftlm.processes.child import Order, run_child, without_collections
-from graftlm.processes.failure import Failure
+from graftlm.processes.failure import Failure, is_expected
 from graftlm.processes.fork_server import ending_when_unwanted
 from graftlm.processes.logs import LogSettings, configure_logging
 from graftlm.processes.shutdown import SIGNALS
@@ -42,13 +44,17 @@ from graftlm.processes.warm.process_title import set_process_title
 
 
 class WarmOrder(msgspec.Struct, kw_only=True):
-    """What a launcher wants: import `modules`, then do `calls`, which may return a text on what they hold."""
+    """What a launcher wants: import `modules`, then do `calls`, which may return a text on what they hold.
+
+    `left_out_by` tells, for a module that one can do without, the flag that leaves it out.
+    """
 
     key: str
     folder: str
     model: str
     checkpoint: str
     modules: list[str]
+    left_out_by: dict[str, str] = {}
     calls: list[Order]
     circumstances: Circumstances
     time_limit_s: float
@@ -58,13 +64,16 @@ class WarmOrder(msgspec.Struct, kw_only=True):
 
 
 def prepare(order: WarmOrder, say: Callable[[str], None]) -> tuple[LoadedFiles, str]:
-    """Import and call what was ordered; raises RuntimeError if that left a thread, which no fork survives."""
+    """Import and call what was ordered.
+
+    Raises StartupError if a module cannot be imported, RuntimeError if a thread is left, which no fork survives.
+    """
     missed = MissedImports()
     sys.meta_path.append(missed)
     say("importing torch and the engine")
     with without_collections():
         for name in order.modules:
-            importlib.import_module(name)
+            _import(name, left_out_by=order.left_out_by.get(name))
     holds = []
     for call in order.calls:
         module, _, name = call.function.partition(":")
@@ -78,6 +87,16 @@ def prepare(order: WarmOrder, say: Callable[[str], None]) -> tuple[LoadedFiles, 
     if changed := files.changed_while_loading():
         raise RuntimeError(f"{', '.join(shorten(changed))} changed while it was imported; start again")
     return files, ", ".join(filter(None, holds))
+
+
+def _import(name: str, *, left_out_by: str | None) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        otherwise = f", or leave it out with {left_out_by}" if left_out_by else ""
+        raise StartupError(
+            f"{name} cannot be imported ({error_text(error)}); install its package again{otherwise}"
+        ) from error
 
 
 def _listen(path: Path) -> socket.socket:
@@ -139,6 +158,8 @@ def run(order: WarmOrder, launcher: Channel, launcher_socket: socket.socket) -> 
     except BaseException as error:
         remove_record(folder, record)
         launcher.failed(Failure.of(error))
+        if is_expected(error):  # the launcher tells
+            return 1
         raise
     if work is None:
         remove_record(folder, record)
