@@ -25,10 +25,11 @@ class _FakeOpenAI(BaseHTTPRequestHandler):
         self._send(200, json.dumps({"data": [{"id": "tiny"}]}).encode())
 
     def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))  # unread, it could cost the client the answer
         if self.api_key and self.headers.get("Authorization") != f"Bearer {self.api_key}":
             self._send(401, json.dumps({"error": {"message": "a key is needed"}}).encode())
             return
-        self.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.bodies.append(json.loads(body))
         events = [{"choices": [{"delta": {"content": text}}]} for text in ("Hel", "lo")] + [{"choices": []}]
         events[1]["choices"][0]["finish_reason"] = self.finish_reason
         text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 
@@ -43,14 +44,13 @@ def test_bad_input_is_one_clear_line(words, code, parts, tmp_path):
 @pytest.mark.demo
 def test_a_tensor_parallel_size_that_does_not_divide_is_refused_before_any_process_starts(demo_path):
     """9 and 3 heads cannot be shared by 2 workers."""
-    started = time.monotonic()
-    done = graftlm("serve", str(demo_path), "--tensor-parallel-size", "2")
+    done = graftlm("serve", str(demo_path), "--tensor-parallel-size", "2", "--log-level", "debug")
 
     assert done.returncode == 1
     assert all(
         part in done.stderr for part in ("9 attention heads", "3 key-value heads", "sizes that divide: 1, 3")
     )
-    assert time.monotonic() - started < 20
+    assert "engine core started" not in done.stderr
 
 
 def test_a_port_in_use_is_named(tiny_llama):
@@ -69,22 +69,32 @@ def test_a_port_in_use_is_named(tiny_llama):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-@pytest.mark.parametrize("after_s", [0.15, 0.5, 1.5])
+@pytest.mark.parametrize("after_s", [0, 0.35, 1.35])
 def test_a_signal_during_the_start_ends_everything_with_code_0(tiny_llama, number, after_s):
     """Whatever the start was busy with: no traceback, no process left, exit code 0."""
     words = [sys.executable, "-m", "graftlm", "serve", str(tiny_llama), "--port", "0"]
     server = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
+    while not _catches(server.pid, signal.SIGTERM):  # before, the signal is the interpreter's own to answer
+        time.sleep(0.01)
     time.sleep(after_s)
 
     server.send_signal(number)
-    output, _ = server.communicate(timeout=20)
+    output, _ = server.communicate(timeout=60)
 
     assert server.returncode == 0, output
     assert "Traceback" not in output
     with pytest.raises(ProcessLookupError):  # the session's group is empty
-        os.killpg(server.pid, 0)
+        for _ in range(600):
+            os.killpg(server.pid, 0)
+            time.sleep(0.05)
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler of its own for a signal."""
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status["SigCgt"], 16) >> (number - 1) & 1)
 
 
 def test_the_processes_of_a_server_import_torch_only_where_tensors_are(tiny_llama, graftlm_server):
@@ -108,5 +118,4 @@ def _processes(pid: int) -> dict[str, str]:
 
 
 def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
+    return sorted(child.pid for child in psutil.Process(pid).children())

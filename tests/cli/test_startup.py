@@ -16,12 +16,15 @@ from server import Server
 
 from graftlm.cli.ahead import Port
 from graftlm.cli.startup_report import TRACE_FILE, outline, plugin_ms, trace_file_of
+from graftlm.frontend.http import early_answers
 from graftlm.frontend.http.early_answers import EarlyAnswers
+from graftlm.processes.liveness import is_running
 from graftlm.processes.trace_file import Span
 
 
 @pytest.fixture
-def early():
+def early(monkeypatch):
+    monkeypatch.setattr(early_answers, "_PATIENCE_S", 60)  # with a client that a busy machine holds up
     listener = socket.create_server(("127.0.0.1", 0))
     answers = EarlyAnswers(listener, reason="choosing plugins")
     yield answers, f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -31,7 +34,7 @@ def early():
 
 def ask(url: str, data: bytes | None = None) -> tuple[int, dict]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=5) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=60) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -77,16 +80,15 @@ def test_a_start_may_be_given_up_before_the_thread_has_begun(monkeypatch):
     assert raised == []
 
 
-def test_a_silent_client_holds_up_nobody(early):
-    """One that connects and says nothing costs others a fraction of a second, and the hand-over no more."""
+def test_a_silent_client_holds_up_nobody(early, monkeypatch):
+    """One that connects and says nothing is not waited for, by others or at the hand-over."""
+    monkeypatch.setattr(early_answers, "_PATIENCE_S", 0.25)
     answers, url = early
     host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))), socket.create_connection((host, int(port))):
+        assert _first_answer(url)[0] == 503
     with socket.create_connection((host, int(port))):
-        started = time.monotonic()
-
-        assert ask(f"{url}/health")[0] == 503
         answers.stop()
-        assert time.monotonic() - started < 3
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_serve_starts_its_processes_side_by_side_and_traces_them(tiny_opt, tmp_p
     trace = tmp_path / "trace.json"
     server = Server([str(tiny_opt), "--tensor-parallel-size", "2", f"--trace-startup={trace}"]).launch()
     try:
-        early = _first_answer(server)
+        early = _first_answer(server.base_url)
         server.wait_ready()
         output = server.output
         workers = [
@@ -155,29 +157,39 @@ def test_serve_starts_its_processes_side_by_side_and_traces_them(tiny_opt, tmp_p
     assert "plugin graftlm:OPTForCausalLM" in output
 
 
-def _first_answer(server: Server) -> tuple[int, dict]:
-    for _ in range(600):
+def _first_answer(url: str) -> tuple[int, dict]:
+    for _ in range(1200):
         try:
-            return ask(f"{server.base_url}/health")
-        except (urllib.error.URLError, ConnectionError):
+            return ask(f"{url}/health")
+        except (urllib.error.URLError, ConnectionError):  # nobody listens yet, or we were too slow to ask
             time.sleep(0.05)
-    raise AssertionError(server.output)
+    raise AssertionError(f"{url} does not answer")
+
+
+#: Runs before the command does: notes every process that it starts, however short its life.
+_NOTES_CHILDREN = """
+import subprocess
+
+class Noted(subprocess.Popen):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        with open({notes!r}, "a") as notes:
+            print(self.pid, file=notes)
+
+subprocess.Popen = Noted
+"""
 
 
 def test_a_refused_start_ends_what_it_started_ahead(tmp_path):
     """The empty children are gone when the command is, and so is the socket's directory."""
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
-    server = Server(["no-such-model"], env=env).launch()
-    family = psutil.Process(server.process.pid).children
-    seen = set()
-    while server.process.poll() is None:
-        try:
-            seen |= {child.pid for child in family(recursive=True)}
-        except psutil.NoSuchProcess:
-            break
-        time.sleep(0.02)
+    notes, folder = tmp_path / "children", tmp_path / "path"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_NOTES_CHILDREN.format(notes=str(notes)))
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+    server = Server(["no-such-model"], env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": path}).launch()
 
     assert server.process.wait() == 1
-    assert seen
-    assert [pid for pid in seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"] == []
+    started = [int(pid) for pid in notes.read_text().split()]
+    assert started
+    assert [pid for pid in started if is_running(pid)] == []
     assert list(tmp_path.glob("graftlm-*")) == []
