@@ -12,6 +12,7 @@ import urllib.request
 
 import psutil
 import pytest
+from plugin_packages import Site
 from server import Server
 
 from graftlm.cli.ahead import Port
@@ -134,10 +135,17 @@ def test_plugins_are_summed_by_name():
 
 def test_serve_starts_its_processes_side_by_side_and_traces_them(tiny_opt, tmp_path):
     """TP=2: 503 with a reason first; the workers are those started ahead; the trace has every process."""
-    trace = tmp_path / "trace.json"
-    server = Server([str(tiny_opt), "--tensor-parallel-size", "2", f"--trace-startup={trace}"]).launch()
+    trace, asked = tmp_path / "trace.json", tmp_path / "asked"
+    site = Site(tmp_path / "site").write(
+        "acme-waits",
+        entry_points={"general_plugins": {"waits": "acme_waits:wait"}},
+        files={"acme_waits.py": _WAITS.format(asked=str(asked))},
+    )
+    flags = ["--tensor-parallel-size", "2", f"--trace-startup={trace}"]
+    server = Server([str(tiny_opt), *flags], env=site.environment).launch()
     try:
         early = _first_answer(server.base_url)
+        asked.touch()
         server.wait_ready()
         output = server.output
         workers = [
@@ -155,6 +163,16 @@ def test_serve_starts_its_processes_side_by_side_and_traces_them(tiny_opt, tmp_p
     assert "import torch" in output.partition("worker 1 (pid")[2]
     assert "import torch" not in output.partition("front end (pid")[2].partition("worker 0 (pid")[0]
     assert "plugin graftlm:OPTForCausalLM" in output
+
+
+#: A plugin that lets no start go on before somebody has asked the server.
+_WAITS = """
+import pathlib, time
+
+def wait():
+    while not pathlib.Path({asked!r}).exists():
+        time.sleep(0.01)
+"""
 
 
 def _first_answer(url: str) -> tuple[int, dict]:
