@@ -1,7 +1,8 @@
 """A worker without a model or torch: it counts up from the last known token, and misbehaves on request.
 
 `config.model.hf_overrides` says how it behaves: {"fail": METHOD, "rank": RANK, "expected": bool, "sleep_s": S}.
-A prompt with CRASH makes rank 1 (or the only one) raise, one with HANG makes rank 1 wait for ever.
+A prompt with CRASH makes rank 1 (or the only one) raise, one with HANG makes rank 1 wait for ever; if it "forks", a
+child of its own has its channel, too, for a minute.
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ class FakeWorker:
             if CRASH in new.token_ids and self.is_last:
                 raise ValueError(f"cannot compute {new.request_id}")
             if HANG in new.token_ids and self.rank == 1:
+                if "forks" in self.behaviour and os.fork() == 0:
+                    time.sleep(60)
+                    os._exit(0)
                 time.sleep(1000)
         for continued in plan.continued:
             self.known[continued.request_id] += continued.new_token_ids

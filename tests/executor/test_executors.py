@@ -13,7 +13,7 @@ from fake_worker import CRASH, HANG, make_config
 from graftlm.contracts.errors import EngineDead, StartupError
 from graftlm.contracts.sampling import SamplingParams
 from graftlm.contracts.step import NewRequest, StepPlan
-from graftlm.executor import build_executor
+from graftlm.executor import build_executor, multiprocess
 from graftlm.executor.multiprocess import MultiprocessExecutor
 from graftlm.executor.uni import UniExecutor
 from graftlm.processes.liveness import is_running
@@ -180,6 +180,34 @@ def test_death_while_another_hangs_is_no_hang(started, victim):
 
     executor.shutdown()
     assert gone([report.pid for report in reports])
+
+
+def test_death_is_told_though_a_call_cannot_see_it(started, monkeypatch):
+    """A child of the dead worker keeps its channel open: the step would wait, and so must not who tells."""
+    monkeypatch.setattr(multiprocess, "_CALL_SEES_S", 0.2)
+    executor, reports, failures = started(make_config(ranks=2, forks=True))
+    ended: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            executor.execute_step(plan_of(HANG))
+        except EngineDead as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    worker = psutil.Process(reports[1].pid)
+    while not (forked := worker.children()):
+        time.sleep(0.02)
+    worker.kill()
+    assert failures.came.wait(30)
+    assert [cause.partition(" (")[0] for cause in failures.causes] == [
+        f"worker 1: process {worker.pid} was killed by SIGKILL"
+    ]
+    assert thread.is_alive()
+    forked[0].kill()
+    thread.join(30)
+    assert ended
 
 
 def test_wrong_worker_class_is_refused(host):
