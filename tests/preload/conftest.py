@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from light_parents import FUNCTIONS
+from light_parents import FUNCTIONS, be_patient
 from plugin_packages import Site
 from warm_servers import Warm
 
@@ -17,6 +17,7 @@ from graftlm.processes.warm.place import make_private
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The private folder of this test."""
     place = tmp_path / "warm"
+    be_patient(monkeypatch)
     monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(place))
     monkeypatch.syspath_prepend(str(FUNCTIONS))
     make_private(place)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from graftlm.processes.child import Order
 from graftlm.processes.launch import ChildProcess, start_child
 from graftlm.processes.liveness import is_running
 from graftlm.processes.logs import LogSettings
 from graftlm.processes.threads import thread_environment
+from graftlm.processes.warm import client
 from graftlm.processes.warm.circumstances import Circumstances, circumstances
 from graftlm.processes.warm.client import WarmParentAddress, find_warm_parents
 from graftlm.processes.warm.parent import WarmOrder
@@ -22,6 +26,12 @@ from graftlm.processes.warm.starting import start_warm_parent
 
 #: Where the functions are that tests ask children to run.
 FUNCTIONS = Path(__file__).parents[1] / "processes"
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a parent as long as a busy machine may hold it up."""
+    monkeypatch.setattr(client, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(client, "_CODE_S", 60.0)
 
 
 def now(**changes: str) -> Circumstances:
@@ -38,9 +48,9 @@ def with_path(*folders: Path) -> dict[str, str]:
 def order_for(
     folder: Path,
     *,
-    modules: tuple[str, ...] = ("msgspec",),
+    modules: tuple[str, ...] = ("patient_parent",),
     calls: tuple[Order, ...] = (),
-    time_limit_s: float = 60,
+    time_limit_s: float = 600,
     model: str = "light",
 ) -> WarmOrder:
     return WarmOrder(
@@ -60,7 +70,7 @@ def light_parent(order: WarmOrder, *, folders: tuple[Path, ...] = ()) -> Iterato
     finally:
         launched.let_go()
         launched.process.send_signal(signal.SIGKILL)
-        launched.process.wait(10)
+        launched.process.wait(60)
 
 
 def take(
@@ -71,11 +81,20 @@ def take(
     return start_child(name, fork=lambda *ends: parent.fork(*ends, name=name, now=wanted))
 
 
-def wait_until(condition: Callable[[], object], what: str, limit_s: float = 10) -> None:
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"still waiting for {what} after {limit_s} s"
         time.sleep(0.01)
+
+
+def num_files(parent: WarmParentAddress) -> int:
+    """Count what it has open while it waits for somebody to ask."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nobody:
+        nobody.connect(str(parent.socket))
+        nobody.send(b"?")
+        assert nobody.recv(1) == b"", "it closes its end"
+    return len(list(Path(f"/proc/{parent.record.pid}/fd").iterdir()))
 
 
 def end_parent(parent: WarmParentAddress) -> None:

@@ -7,7 +7,7 @@ import time
 
 
 def start_thread(payload: bytes) -> None:
-    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 
 
 def break_down(payload: bytes) -> None:
@@ -15,5 +15,5 @@ def break_down(payload: bytes) -> None:
 
 
 def sleep_long(payload: bytes) -> None:
-    for _ in range(600):
+    for _ in range(10_000):
         time.sleep(0.1)

@@ -81,7 +81,7 @@ def test_preload_in_the_foreground_ends_with_its_command(parents, tiny_llama):
         (facts,) = parents.status()
         command.send_signal(number)
 
-        assert command.wait(20) == (0 if number is signal.SIGINT else -number)
+        assert command.wait(60) == (0 if number is signal.SIGINT else -number)
         wait_until(lambda pid=facts["pid"]: not is_running(pid), "the end of the parent")
         command.stdout.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
@@ -14,34 +15,35 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from light_parents import end_parent, light_parent, now, order_for, take, wait_until, with_path
+from light_parents import end_parent, light_parent, now, num_files, order_for, take, wait_until, with_path
 
 from graftlm.engine.warm_start import find_fitting
 from graftlm.processes.failure import ChildFailed
 from graftlm.processes.liveness import is_running
-from graftlm.processes.warm import client, lender, loaded_files
+from graftlm.processes.warm import client, loaded_files
 from graftlm.processes.warm.client import NotTaken
 from graftlm.processes.warm.loaded_files import LoadedFiles
-from graftlm.processes.warm.place import log_path, lost, socket_path
+from graftlm.processes.warm.place import lost, socket_path
 from graftlm.processes.warm.starting import start_warm_parent
 
 
-def test_the_death_of_a_child_is_noticed_though_its_parent_is_stopped(folder):
+def test_the_death_of_a_child_is_noticed_though_its_parent_is_stopped(folder, monkeypatch):
     """A stopped parent tells no exit codes; nobody who waits for the child waits for the parent."""
+    monkeypatch.setattr(client, "_CODE_S", 0.5)
     with light_parent(order_for(folder)) as parent:
         killed, ended = take(parent), take(parent)
         for child in (killed, ended):
             child.run("child_functions:echo", b"on")
-            child.wait_ready(10)
+            child.wait_ready(60)
         os.kill(parent.record.pid, signal.SIGSTOP)
         os.kill(killed.pid, signal.SIGKILL)
         gone = threading.Event()
         killed.add_exit_callback(gone.set)
 
-        assert gone.wait(10)
+        assert gone.wait(60)
         assert killed.stop() is None
         ended.add_exit_callback(gone.set)
-        assert ended.stop(10) is None
+        assert ended.stop(60) is None
         os.kill(parent.record.pid, signal.SIGCONT)
 
 
@@ -50,12 +52,12 @@ def test_a_child_ends_when_its_taker_is_killed(folder, warm):
     """At any moment, with whatever is still unread between them; also one that came from no parent."""
     code = (
         f"import sys, time; sys.path[:] = {sys.path!r}\n"
-        "from light_parents import take\n"
+        "import pytest\nfrom light_parents import be_patient, take\nbe_patient(pytest.MonkeyPatch())\n"
         "from graftlm.processes.launch import start_child\n"
         "from graftlm.processes.warm.client import find_warm_parents\n"
         f"child = take(find_warm_parents()[0]) if {warm} else start_child('fresh')\n"
-        "child.run('child_functions:echo', b'on'); child.wait_ready(10)\n"
-        "print(child.pid, flush=True); time.sleep(60)\n"
+        "child.run('child_functions:echo', b'on'); child.wait_ready(60)\n"
+        "print(child.pid, flush=True); time.sleep(1000)\n"
     )
     with light_parent(order_for(folder)):
         with subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, text=True) as taker:
@@ -85,7 +87,7 @@ def test_many_who_ask_at_once_wait_for_their_turn(folder):
             asker.join()
         for child in taken:
             child.run("child_functions:echo", b"on")
-        answers = [child.wait_ready(20) for child in taken]
+        answers = [child.wait_ready(60) for child in taken]
         for child in taken:
             child.stop()
 
@@ -94,15 +96,17 @@ def test_many_who_ask_at_once_wait_for_their_turn(folder):
 
 
 @pytest.mark.parametrize("room", [0, 1, 3, 6, 7])
-def test_a_parent_that_is_out_of_files_says_so_and_lives(folder, room):
+def test_a_parent_that_is_out_of_files_says_so_and_lives(folder, room, monkeypatch):
     """However many descriptors it has left; when there is room again it gives processes as before."""
     with light_parent(order_for(folder)) as parent:
         pid = parent.record.pid
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        open_now = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        open_now = num_files(parent)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + room, before[1]))
         try:
-            child = take(parent)
+            with monkeypatch.context() as patch:
+                patch.setattr(client, "_ANSWER_S", 2.0)
+                child = take(parent)
         except NotTaken as error:
             assert any(words in str(error) for words in ("ulimit -n", "Too many open files", "did not answer"))
         else:
@@ -111,11 +115,9 @@ def test_a_parent_that_is_out_of_files_says_so_and_lives(folder, room):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         child = take(parent)
         child.run("child_functions:echo", b"on")
-        assert child.wait_ready(10) == b"on"
+        assert child.wait_ready(60) == b"on"
         child.stop()
-        wait_until(
-            lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == open_now, "the parent to close what came"
-        )
+        wait_until(lambda: num_files(parent) == open_now, "the parent to close what came")
 
 
 def test_a_fork_that_fails_is_a_reason(folder, monkeypatch):
@@ -130,14 +132,13 @@ def test_a_fork_that_fails_is_a_reason(folder, monkeypatch):
     os.utime(broken / "no_fork.py", (1e9, 1e9))
     monkeypatch.syspath_prepend(str(broken))
     with light_parent(order_for(folder, modules=("no_fork",)), folders=(broken,)) as parent:
-        descriptors = Path(f"/proc/{parent.record.pid}/fd")
-        before = len(list(descriptors.iterdir()))
+        before = num_files(parent)
         for _ in range(3):
             with pytest.raises(NotTaken, match="it cannot fork: Resource temporarily unavailable"):
                 take(parent)
 
         assert parent.status().taken == 0
-        wait_until(lambda: len(list(descriptors.iterdir())) == before, "the parent to close what came")
+        wait_until(lambda: num_files(parent) == before, "the parent to close what came")
 
 
 @pytest.mark.parametrize("what", ["folder", "record", "socket"])
@@ -154,24 +155,6 @@ def test_what_is_lost_is_told(folder, what):
                 socket_path(folder, parent.record.key).unlink()
 
         assert lost(folder, parent.record) == f"its {'socket' if what == 'socket' else 'record'} is gone"
-
-
-def test_a_parent_that_nobody_finds_any_more_ends(folder, tmp_path, monkeypatch):
-    """It would hold its memory for hours, and no `--stop` would reach it."""
-    early = tmp_path / "early"
-    early.mkdir()
-    (early / "look_often.py").write_text("import graftlm.processes.warm.lender as lender\nlender._LOOK_S = 0.05\n")
-    os.utime(early / "look_often.py", (1e9, 1e9))
-    monkeypatch.syspath_prepend(str(early))
-    with light_parent(order_for(folder, modules=("look_often",)), folders=(early,)) as parent:
-        log = Path(shutil.copy(log_path(folder, parent.record.key), tmp_path / "log"))
-        log.unlink()
-        os.link(log_path(folder, parent.record.key), log)
-        shutil.rmtree(folder)
-        wait_until(lambda: not is_running(parent.record.pid), "the end of the parent")
-
-    assert "reason='its record is gone'" in log.read_text()
-    assert lender._LOOK_S <= 60
 
 
 def test_a_killed_parent_is_told_once(folder, caplog):
@@ -196,12 +179,13 @@ def test_a_variable_need_not_be_utf_8(folder, monkeypatch):
             parent.check(now(LC_ODD=odd))
         child = take(parent)
         child.run("child_functions:report_world", b"")
-        world = msgspec.msgpack.decode(child.wait_ready(10))
+        world = msgspec.msgpack.decode(child.wait_ready(60))
         environment = Path(f"/proc/{child.pid}/environ")
         child.stop()
 
     assert world["env"] == "mark"
-    assert not environment.exists() or b"a\xffb" not in environment.read_bytes()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        assert b"a\xffb" not in environment.read_bytes()
 
 
 def test_a_working_directory_need_not_be_utf_8(folder, tmp_path, monkeypatch):
@@ -216,7 +200,7 @@ def test_a_working_directory_need_not_be_utf_8(folder, tmp_path, monkeypatch):
     with light_parent(order_for(folder)) as parent:
         child = take(parent)
         child.run("odd_module:main", b"")
-        assert child.wait_ready(10) == os.fsencode(place)
+        assert child.wait_ready(60) == os.fsencode(place)
         child.stop()
 
 
@@ -267,13 +251,13 @@ def test_what_the_kernel_hands_down_counts(folder, change, reason):
     """Whatever `chrt`, `choom`, `numactl` or a service manager set for the command is its children's too."""
     code = (
         f"import ctypes, os, sys; sys.path[:] = {sys.path!r}\n{change}\n"
-        "from light_parents import now\n"
+        "import pytest\nfrom light_parents import be_patient, now\nbe_patient(pytest.MonkeyPatch())\n"
         "from graftlm.processes.warm.client import NotTaken, find_warm_parents\n"
         "try: find_warm_parents()[0].check(now())\n"
         "except NotTaken as error: print(error)\n"
     )
     with light_parent(order_for(folder)):
-        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
 
     assert reason in done.stdout, done.stderr
 
@@ -289,11 +273,9 @@ def test_a_handle_that_does_not_arrive_is_a_reason(folder, monkeypatch):
                 os.close(descriptor)
             return answer, []
 
-        monkeypatch.setattr(client, "ask", without_handle)
-        with pytest.raises(NotTaken, match="its process did not arrive"):
+        with monkeypatch.context() as patch, pytest.raises(NotTaken, match="its process did not arrive"):
+            patch.setattr(client, "ask", without_handle)
             take(parent)
-        monkeypatch.undo()
-        monkeypatch.setenv("GRAFTLM_PRELOAD_DIR", str(folder))
         wait_until(lambda: parent.status().running == 0, "the end of the child that nobody took")
 
 

@@ -97,7 +97,7 @@ def test_a_command_in_another_container_says_so_and_ends_nobody(folder):
     """Neither --status nor --stop there takes the parent from those who have it."""
     try:
         apart = ["unshare", "--pid", "--fork", "--mount-proc"]
-        subprocess.run([*apart, "true"], check=True, capture_output=True, timeout=20)
+        subprocess.run([*apart, "true"], check=True, capture_output=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         pytest.skip("no process namespace can be made here")
     with light_parent(order_for(folder)) as parent:
