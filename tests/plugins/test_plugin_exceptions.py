@@ -14,6 +14,7 @@ from graftlm.plugins import calling
 from graftlm.plugins.errors import PluginRaises
 from graftlm.plugins.ledger import plain
 from graftlm.plugins.spelling import error_text
+from graftlm.processes.shutdown import ShutdownInterrupt
 
 RAISES = {
     "interrupt": "raise KeyboardInterrupt",
@@ -102,6 +103,8 @@ def test_what_the_engine_and_the_event_loop_raise_passes_through_plugin_code() -
                 raise passing
     finally:
         signal.signal(signal.SIGINT, before)
+    with pytest.raises(ShutdownInterrupt), calling("acme", "hook"):  # whoever handles the signals
+        raise ShutdownInterrupt("SIGINT")
     with pytest.raises(PluginRaises, match="raise one instead"), calling("acme", "hook"):
         raise BaseException("base")
 

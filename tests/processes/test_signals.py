@@ -73,6 +73,26 @@ except ShutdownInterrupt as why:
     assert ended.stdout.splitlines()[1:] == ["SIGTERM"]
 
 
+def test_a_signal_while_code_is_compiled_is_not_lost():
+    """Where it folds constants the interpreter drops every error but KeyboardInterrupt; starts compile modules."""
+    ended = run(
+        """
+import signal
+signal.signal(signal.SIGALRM, request.on_signal)
+source = "number = 2**63 - 1\\n" * 100_000
+try:
+    print("starting", flush=True)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    compile(source, "module.py", "exec")
+    print("went on")
+except ShutdownInterrupt as why:
+    print(why)
+""",
+    )
+
+    assert ended.stdout.splitlines()[1:] == ["SIGALRM"]
+
+
 def test_signal_while_serving_calls_back():
     """Once a callback is registered, a signal calls it and raises nothing; a quick second one is the same wish."""
     ended = run(

@@ -108,7 +108,7 @@ def _is_ours(error: BaseException) -> bool:
 
     Only Python's own handler makes a Ctrl-C a KeyboardInterrupt: a server has another, and its children ignore it.
     """
-    if isinstance(error, KeyboardInterrupt):
+    if type(error) is KeyboardInterrupt:  # and not the engine's own kind of it
         return signal.getsignal(signal.SIGINT) is signal.default_int_handler
     made_by = type(error).__module__.partition(".")[0]
     return isinstance(error, GeneratorExit) or made_by in ("asyncio", "graftlm", "_pytest")

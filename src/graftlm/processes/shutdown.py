@@ -21,10 +21,11 @@ _SAME_WISH_S = 1.0
 _AGAIN_S = 0.01
 
 
-class ShutdownInterrupt(BaseException):
+class ShutdownInterrupt(KeyboardInterrupt):
     """Raised in the main thread by the first signal while nobody has registered a callback.
 
     Start-up code lets it pass, so that a start can be given up at any moment; `cli` turns it into exit code 0.
+    It is a KeyboardInterrupt because the interpreter drops all else that is raised while it folds constants.
     """
 
 
