@@ -28,15 +28,23 @@ from graftlm.processes.shutdown import ShutdownRequest
 
 TEXT = "Hello, wörld! "
 MAX_MODEL_LEN = 200
+#: When a test gives up; nothing that works takes so long, on a busy machine neither.
+PATIENCE_S = 60.0
 
 
 class TalkingClient:
-    """An engine client that says TEXT over and over, a byte a step, until max_tokens, an abort or its death."""
+    """An engine client that says TEXT over and over, a byte a step, until max_tokens, an abort or its death.
 
-    def __init__(self, *, step_s: float = 0.0) -> None:
+    One that `pauses` says a byte of a request, and the others when `goes_on` is set.
+    """
+
+    def __init__(self, *, step_s: float = 0.0, pauses: bool = False) -> None:
         self.ready = EngineReady(num_blocks=10, block_size=16, max_model_len=MAX_MODEL_LEN)
         self.dead: str | None = None
         self.step_s = step_s
+        self.goes_on = threading.Event()
+        if not pauses:
+            self.goes_on.set()
         self.requests: list[EngineRequest] = []
         self.running: set[str] = set()
         self.left: list[str] = []
@@ -51,6 +59,8 @@ class TalkingClient:
         try:
             for place in range(params.max_tokens or 0):
                 await asyncio.sleep(self.step_s)
+                while place and not self.goes_on.is_set() and self.dead is None:
+                    await asyncio.sleep(0.01)
                 if self.dead is not None:
                     raise EngineDead(self.dead)
                 token_id = TOKEN_IDS[place % len(TOKEN_IDS)]
@@ -145,19 +155,19 @@ class HttpServer:
 
     def __enter__(self) -> HttpServer:
         self.launch()
-        wait_for(lambda: httpx.get(f"{self.url}/health").status_code == 200)
+        wait_for(lambda: httpx.get(f"{self.url}/health", timeout=PATIENCE_S).status_code == 200)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def stop(self, *, timeout_s: float = 10) -> int | None:
+    def stop(self, *, timeout_s: float = PATIENCE_S) -> int | None:
         """Ask for the shutdown and return the exit code."""
         if self._thread.is_alive():
             self.shutdown.request("TEST")
         return self.wait(timeout_s=timeout_s)
 
-    def wait(self, *, timeout_s: float = 10) -> int | None:
+    def wait(self, *, timeout_s: float = PATIENCE_S) -> int | None:
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), f"the server did not end within {timeout_s} s"
         return self.exit_code
@@ -166,11 +176,11 @@ class HttpServer:
         return openai.OpenAI(base_url=f"{self.url}/v1", max_retries=0, **{"api_key": "none", **options})
 
     def post(self, path: str, **body: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=10)
+        return httpx.post(self.url + path, json=body, timeout=PATIENCE_S)
 
     def _answers(self) -> bool:
         try:
-            httpx.get(f"{self.url}/health")
+            httpx.get(f"{self.url}/health", timeout=PATIENCE_S)
         except httpx.TransportError:
             return False
         return True
@@ -202,7 +212,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
+def wait_for(condition: Callable[[], bool], *, timeout_s: float = PATIENCE_S) -> None:
     """Wait until `condition` holds; fail when it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -6,13 +6,12 @@ import asyncio
 import json
 import logging
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
-from http_harness import HttpServer, TalkingClient, byte_tokenizer, free_port, read_events, wait_for
+from http_harness import PATIENCE_S, HttpServer, TalkingClient, byte_tokenizer, free_port, read_events, wait_for
 
 from graftlm.contracts.errors import StartupError
 from graftlm.frontend.async_llm import AsyncLLM
@@ -26,8 +25,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return byte_tokenizer(tmp_path_factory.mktemp("tok"))
 
 
-def slow() -> TalkingClient:
-    return TalkingClient(step_s=0.02)
+def pausing() -> TalkingClient:
+    return TalkingClient(pauses=True)
 
 
 def test_a_port_in_use_is_refused_with_the_cure(tokenizer: Tokenizer) -> None:
@@ -111,28 +110,30 @@ def test_a_signal_during_the_start_ends_it_with_exit_code_0() -> None:
 
     async def start(on_status: Callable[[str], None]) -> AsyncLLM:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(1000)
         finally:
             cleaned.append(True)
         raise AssertionError
 
     server = HttpServer(start=start).launch()
-    begun = time.monotonic()
 
     assert server.stop() == 0
-    assert time.monotonic() - begun < 5
     assert cleaned == [True]
 
 
 def test_a_shutdown_lets_requests_end_within_the_timeout(tokenizer: Tokenizer) -> None:
     """New ones are refused with 503 meanwhile, /health says so, and the exit code is 0."""
-    with HttpServer(slow(), tokenizer=tokenizer, shutdown_timeout=10) as server, httpx.Client() as http:
+    with (
+        HttpServer(pausing(), tokenizer=tokenizer, shutdown_timeout=PATIENCE_S) as server,
+        httpx.Client(timeout=PATIENCE_S) as http,
+    ):
         with http.stream("POST", f"{server.url}/v1/completions", json={**LONG, "max_tokens": 50}) as response:
             events = response.iter_lines()
             next(events)
             server.shutdown.request("TEST")
             wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 503)
             refused = server.post("/v1/completions", prompt="a")
+            server.client.goes_on.set()
             rest = list(events)
 
         assert refused.status_code == 503
@@ -145,31 +146,28 @@ def test_a_shutdown_lets_requests_end_within_the_timeout(tokenizer: Tokenizer) -
 
 def test_a_shutdown_without_timeout_aborts_with_an_error_chunk(tokenizer: Tokenizer) -> None:
     """Streams get an error chunk and [DONE], whole answers a 503; the engine's requests are freed."""
-    with HttpServer(slow(), tokenizer=tokenizer) as server, httpx.Client(timeout=10) as http:
+    with HttpServer(pausing(), tokenizer=tokenizer) as server, httpx.Client(timeout=PATIENCE_S) as http:
         with http.stream("POST", f"{server.url}/v1/completions", json=LONG) as response:
             events = response.iter_lines()
             next(events)
-            begun = time.monotonic()
             server.shutdown.request("TEST")
             rest = [line for line in events if line]
 
         assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"
         assert rest[-1] == "data: [DONE]"
         assert server.wait() == 0
-        assert time.monotonic() - begun < 5
         assert len(server.client.left) == 1
 
 
 def test_the_engines_death_ends_streams_and_the_server(
     tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In-flight requests get the cause within five seconds; the exit code is 1, the cause the last words."""
+    """In-flight requests get the cause at once; the exit code is 1, the cause the last words."""
     caplog.set_level(logging.INFO, logger="graftlm")
-    with HttpServer(slow(), tokenizer=tokenizer) as server, httpx.Client(timeout=10) as http:
+    with HttpServer(pausing(), tokenizer=tokenizer) as server, httpx.Client(timeout=PATIENCE_S) as http:
         with http.stream("POST", f"{server.url}/v1/completions", json=LONG) as response:
             events = response.iter_lines()
             next(events)
-            begun = time.monotonic()
             server.client.dead = "worker 1 was killed by signal 9"
             rest = [line for line in events if line]
 
@@ -177,14 +175,13 @@ def test_the_engines_death_ends_streams_and_the_server(
         assert error["code"] == "engine_dead"
         assert "worker 1 was killed" in error["message"]
         assert server.wait() == 1
-        assert time.monotonic() - begun < 5
         assert "worker 1 was killed by signal 9" in caplog.records[-1].getMessage()
 
 
 def test_calls_that_the_dead_engine_leaves_hanging_are_cut(tokenizer: Tokenizer) -> None:
     """Even when the engine client raises nothing, a whole answer becomes a 500."""
-    client = TalkingClient(step_s=30)
-    with HttpServer(client, tokenizer=tokenizer) as server, httpx.Client(timeout=10) as http:
+    client = TalkingClient(step_s=1000)
+    with HttpServer(client, tokenizer=tokenizer) as server, httpx.Client(timeout=PATIENCE_S) as http:
         with http.stream("GET", f"{server.url}/health") as health:
             assert health.status_code == 200
         sender = _Background(lambda: server.post("/v1/completions", prompt="abc"))
@@ -197,30 +194,25 @@ def test_calls_that_the_dead_engine_leaves_hanging_are_cut(tokenizer: Tokenizer)
         assert response.json()["error"]["code"] == "engine_dead"
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_request(tokenizer: Tokenizer, stream: bool) -> None:
-    """Closing the socket aborts the engine's work within a moment, streaming or not."""
-    with HttpServer(slow(), tokenizer=tokenizer) as server:
+@pytest.mark.parametrize(
+    ("stream", "begun"), [(True, True), (False, True), (True, False)], ids=["stream", "whole", "first token"]
+)
+def test_a_client_that_leaves_frees_its_request(tokenizer: Tokenizer, stream: bool, begun: bool) -> None:
+    """Closing the socket aborts the engine's work, streaming or not, also before there is a first token."""
+    client = pausing() if begun else TalkingClient(step_s=1000)
+    with HttpServer(client, tokenizer=tokenizer) as server:
         body = json.dumps({**LONG, "stream": stream, "n": 2}).encode()
         with socket.create_connection(("127.0.0.1", server.server_config.port)) as connection:
             head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             head += f"Content-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
-            wait_for(lambda: len(server.client.running) == 2)
+            wait_for(lambda: len(client.running) == 2)
+            if stream and begun:
+                assert connection.recv(1)
 
-        wait_for(lambda: not server.client.running, timeout_s=1)
-        assert len(server.client.left) == 2
+        wait_for(lambda: not client.running)
+        assert len(client.left) == 2
         assert httpx.get(f"{server.url}/health").status_code == 200
-
-
-def test_a_client_that_leaves_while_it_waits_for_the_first_token_frees_its_request(tokenizer: Tokenizer) -> None:
-    """A stream that has not begun is watched too."""
-    client = TalkingClient(step_s=5)
-    with HttpServer(client, tokenizer=tokenizer) as server:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=0.3)
-
-        wait_for(lambda: not client.running, timeout_s=1)
 
 
 def test_an_engine_error_in_a_stream_is_its_last_chunk(
@@ -264,4 +256,4 @@ class _Background:
         self._pool.shutdown(wait=False)
 
     def result(self) -> httpx.Response:
-        return self._future.result(timeout=10)
+        return self._future.result(timeout=PATIENCE_S)

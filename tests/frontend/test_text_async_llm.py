@@ -221,8 +221,11 @@ def test_abort_ends_the_stream_with_an_update(tokenizer: Tokenizer) -> None:
     llm = build(client, tokenizer)
 
     async def abort() -> list[TextUpdate]:
-        asyncio.get_running_loop().call_later(0.02, lambda: asyncio.ensure_future(llm.abort("r")))
-        return await collect(llm, "x", SamplingParams(n=2))
+        collecting = asyncio.create_task(collect(llm, "x", SamplingParams(n=2)))
+        while len(client.requests) < 2:
+            await asyncio.sleep(0)
+        await llm.abort("r")
+        return await collecting
 
     ends = [u.finish_reason for u in run(abort) if u.finish_reason]
     assert ends == ["abort", "abort"] and client.left == []
