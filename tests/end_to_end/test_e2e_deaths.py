@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from live import FRONT_END, Call, LiveServer, call_in_thread, wait_until
+from live import FRONT_END, PATIENCE_S, Call, LiveServer, call_in_thread, wait_until
 
 VICTIMS = (FRONT_END, "engine core", "worker 0", "worker 1")
-ANSWER_LIMIT_S = 5.0
-END_LIMIT_S = 5.0
+#: Far beyond what is waited for here.
+TEN_MINUTES = "600"
+ENDLESS = {"max_tokens": 8000, "ignore_eos": True}
 
-#: Several steps of a second or so each.
+#: Several steps of a fraction of a second each.
 LONG_PROMPT = [i * 7 % 250 for i in range(24_000)]
 
 
@@ -39,11 +40,14 @@ def start(long_llama: Path) -> Iterator[Callable[..., LiveServer]]:
 
 def test_death_while_the_server_starts(start: Callable[..., LiveServer], victim: str) -> None:
     """At another moment in each run, from when all processes are there until shortly before READY."""
-    server = start("-tp", "2")
-    wait_until(lambda: server.processes().keys() >= set(VICTIMS), limit_s=30, what="all processes")
-    time.sleep(random.uniform(0, 0.8))
+    for attempt in range(5):
+        server = start("-tp", "2")
+        wait_until(lambda: server.processes().keys() >= set(VICTIMS), what="all processes")  # noqa: B023
+        time.sleep(random.uniform(0, 0.8) / (attempt + 1))
+        if not server.healthy():
+            break
+        server.stop()  # this test was held up, and the moment is over
 
-    assert not server.healthy()
     kill_and_check(server, victim, server.processes(), [])
 
 
@@ -57,15 +61,13 @@ def test_death_while_nothing_runs(start: Callable[..., LiveServer], victim: str)
 
 def test_death_during_a_prefill(start: Callable[..., LiveServer], victim: str) -> None:
     """A long prompt is being computed and another request waits behind it."""
-    server = start("-tp", "2")
+    server = start("-tp", "2", "--max-num-seqs", "1")
     server.wait_ready()
-    calls = [
-        call_in_thread(server, LONG_PROMPT, stream=True, max_tokens=4),
-        call_in_thread(server, LONG_PROMPT[::-1], stream=False, max_tokens=4),
-    ]
-    time.sleep(0.7)
+    calls = [call_in_thread(server, LONG_PROMPT, stream=True, **ENDLESS)]
+    wait_until(lambda: server.metrics()["num_requests_running"] == 1, what="its first step")
+    calls.append(call_in_thread(server, LONG_PROMPT[::-1], stream=False, **ENDLESS))
+    wait_until(lambda: server.metrics()["num_requests_waiting"] == 1, what="another step")
 
-    assert [call.num_events() for call in calls] == [0, 0]
     kill_and_check(server, victim, server.processes(), calls)
 
 
@@ -79,8 +81,8 @@ def test_death_while_tokens_stream(start: Callable[..., LiveServer], victim: str
 
 
 def test_death_during_the_shutdown(start: Callable[..., LiveServer], victim: str) -> None:
-    """Running requests have a minute to end, which a death takes from them."""
-    server = start("-tp", "2", "--shutdown-timeout", "60")
+    """Running requests have ten minutes to end, which a death takes from them."""
+    server = start("-tp", "2", "--shutdown-timeout", TEN_MINUTES)
     server.wait_ready()
     calls = streaming_calls(server)
     os.kill(server.pid, signal.SIGTERM)
@@ -103,7 +105,7 @@ def test_death_of_the_core_that_has_the_worker_in_it(start: Callable[..., LiveSe
 def test_death_of_the_front_end_while_the_fork_server_imports(start: Callable[..., LiveServer]) -> None:
     """The fork server has no thread that could watch, and notices all the same."""
     server = start("-tp", "2", "--start-method", "forkserver")
-    wait_until(lambda: len(server.processes()) == 2, what="the fork server")
+    wait_until(lambda: len(server.processes()) >= 2, what="the fork server")
     time.sleep(random.uniform(0, 0.5))
 
     kill_and_check(server, FRONT_END, server.processes(), [])
@@ -129,7 +131,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def streaming_calls(server: LiveServer) -> list[Call]:
-    """A stream that has begun, and a whole answer that is being made; both would take minutes."""
+    """A stream that has begun, and a whole answer that is being made; neither is near its end."""
     calls = [
         call_in_thread(server, [1, 2, 3], stream=stream, max_tokens=30_000, ignore_eos=True)
         for stream in (True, False)
@@ -143,11 +145,10 @@ def kill_and_check(server: LiveServer, victim: str, processes: dict[str, int], c
     """Kill one process and see that the rules hold."""
     assert server.process is not None
     death = "the fork server, which watched it, is gone" if victim == "fork server" else "was killed by SIGKILL"
-    killed_at = time.monotonic()
     os.kill(processes[victim], signal.SIGKILL)
 
     for call in calls:
-        assert call.ended.wait(ANSWER_LIMIT_S), f"no answer {ANSWER_LIMIT_S} s after the death of {victim}"
+        assert call.ended.wait(PATIENCE_S), f"no answer {PATIENCE_S} s after the death of {victim}"
         assert call.error is not None
         if victim == FRONT_END:
             assert call.error["code"] == "cut"
@@ -155,8 +156,8 @@ def kill_and_check(server: LiveServer, victim: str, processes: dict[str, int], c
             assert call.error["code"] == "engine_dead", call.error
             assert victim in call.error["message"]
             assert death in call.error["message"]
-    code = server.process.wait(END_LIMIT_S - (time.monotonic() - killed_at))
-    wait_until(lambda: not server.processes(), limit_s=END_LIMIT_S, what=f"an end of {server.processes()}")
+    code = server.process.wait(PATIENCE_S)
+    wait_until(lambda: not server.processes(), what=f"an end of {server.processes()}")
     assert server.leftovers() == []
     if victim == FRONT_END:
         assert code == -signal.SIGKILL

@@ -177,5 +177,5 @@ def test_curl(tiny_server: LiveServer) -> None:
 
 def curl(url: str, *words: str) -> str:
     return subprocess.run(
-        ["curl", "-sS", url, *words], capture_output=True, text=True, check=True, timeout=30
+        ["curl", "-sS", url, *words], capture_output=True, text=True, check=True, timeout=120
     ).stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
 from pathlib import Path
@@ -36,7 +35,7 @@ class Load:
     async def _run(self, count: int) -> None:
         gate = asyncio.Semaphore(CONCURRENCY)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENCY)
-        async with httpx.AsyncClient(base_url=self.server.base_url, timeout=60, limits=limits) as http:
+        async with httpx.AsyncClient(base_url=self.server.base_url, timeout=200, limits=limits) as http:
 
             async def one(path: str, body: dict[str, Any], leaves_after_s: float | None) -> None:
                 async with gate:
@@ -125,8 +124,7 @@ def test_two_hundred_requests_leave_nothing_behind(tiny_llama: Path) -> None:
 
 def settled_memory(server: LiveServer) -> dict[str, Memory]:
     """Wait until nothing runs, see that no block is held, and measure."""
-    with contextlib.suppress(httpx.ReadError):
-        wait_until(lambda: is_idle(server.metrics()), limit_s=5, what=f"an idle engine: {server.metrics()}")
+    wait_until(lambda: is_idle(server.metrics()), what="an idle engine")
     metrics = server.metrics()
     assert is_idle(metrics)
     assert metrics["kv_cache_usage_perc"] == 0
