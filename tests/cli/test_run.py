@@ -5,6 +5,25 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+from graftlm.cli.run import answer
+from graftlm.contracts.errors import StartupError
+
+
+def test_an_answer_that_breaks_off_ends_its_line(capsys):
+    """The error is not written behind the answer's last word; where there was none yet, no line is."""
+
+    class Breaking:
+        def stream(self, messages):
+            yield from messages
+            raise StartupError("the engine died")
+
+    for pieces, printed in ((["Once", " upon"], "Once upon\n"), ([], "")):
+        with pytest.raises(StartupError):
+            answer(Breaking(), pieces)
+        assert capsys.readouterr().out == printed
+
 
 def test_one_prompt_is_answered_by_an_engine_of_ones_own(tiny_llama):
     """`graftlm run MODEL -p TEXT` prints the answer, beside it that it was cut, and leaves no process behind."""

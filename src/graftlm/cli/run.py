@@ -102,9 +102,14 @@ def _as_text(text: str) -> str:
 def answer(backend: ChatBackend, messages: Sequence[Message]) -> str:
     """Print the answer while it is made, and return it; that it was cut is said beside it, on stderr."""
     pieces = []
-    for piece in backend.stream(messages):
-        pieces.append(piece)
-        print(piece, end="", flush=True)
+    try:
+        for piece in backend.stream(messages):
+            pieces.append(piece)
+            print(piece, end="", flush=True)
+    except BaseException:  # what ends it is said on a line of its own
+        if pieces:
+            print(flush=True)
+        raise
     print(flush=True)
     if backend.cut_at:
         print(f"(cut at {backend.cut_at})", file=sys.stderr)
