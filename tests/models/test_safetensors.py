@@ -14,6 +14,8 @@ from graftlm.config.engine_config import EngineConfig
 from graftlm.contracts.errors import StartupError
 from graftlm.models.checkpoints import iterate_weights, read_facts
 from graftlm.models.checkpoints.errors import BrokenCheckpoint, UnsupportedCheckpoint
+from graftlm.models.sources import resolve_model
+from graftlm.models.sources.errors import ModelNotFound
 
 
 @pytest.fixture
@@ -144,3 +146,14 @@ def test_what_no_loader_reads_is_said_so(tmp_path: Path) -> None:
         read_facts(tmp_path)
     with pytest.raises(StartupError, match=r"--load-format='ggu' is unknown; did you mean 'gguf'"):
         read_facts(tmp_path, "ggu")
+
+
+def test_hidden_files_are_named_last(tmp_path: Path) -> None:
+    """Where no model is, the files that somebody may have meant are shown, not `.git`."""
+    for name in (".bashrc", ".cache", ".git", ".profile", ".ssh", ".vimrc", "README.md"):
+        (tmp_path / name).touch()
+
+    with pytest.raises(UnsupportedCheckpoint, match=r"found README\.md, \.bashrc"):
+        read_facts(tmp_path)
+    with pytest.raises(ModelNotFound, match=r"near it: README\.md, \.bashrc"):
+        resolve_model(str(tmp_path / "xy"))

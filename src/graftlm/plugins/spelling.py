@@ -40,6 +40,11 @@ def listing(names: Iterable[str], *, none: str) -> str:
     return shown + (f" and {len(ordered) - 12} more" if len(ordered) > 12 else "")
 
 
+def hidden_last(file_name: str) -> tuple[bool, str]:
+    """Sort the names of files so that those which begin with a dot, which are seldom meant, come last."""
+    return file_name.startswith("."), file_name
+
+
 def counted(number: int, noun: str, *, form: str = "") -> str:
     """Write a number of things: "1 launch", "2 launches"; `form` is how the number is written, as in `format`."""
     if number != 1:

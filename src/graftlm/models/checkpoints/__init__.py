@@ -15,6 +15,7 @@ from graftlm.contracts.points import MODEL_LOADERS
 from graftlm.models.checkpoints.errors import UnsupportedCheckpoint, nearest
 from graftlm.models.extensions import calling_extension, load_extension, provided_names
 from graftlm.plugins import record
+from graftlm.plugins.spelling import hidden_last
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -46,7 +47,8 @@ def read_facts(path: Path | str, load_format: str = "auto") -> CheckpointFacts:
             return _read_facts(name, path)
     if (path / "config.json").is_file() and "safetensors" in load_formats():
         return _read_facts("safetensors", path)  # which says what it found instead of weights
-    found = ", ".join(sorted(file.name for file in path.iterdir())[:6]) if path.is_dir() else path.name
+    names = [file.name for file in path.iterdir()] if path.is_dir() else [path.name]
+    found = ", ".join(sorted(names, key=hidden_last)[:6])
     raise UnsupportedCheckpoint(
         path,
         problem=f"no loader of {', '.join(load_formats())} reads it (found {found or 'nothing'})",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graftlm.contracts.checkpoint import ModelSource
 from graftlm.models.sources.errors import ModelNotFound, NoRevisions
-from graftlm.plugins.spelling import nearest_names
+from graftlm.plugins.spelling import hidden_last, nearest_names
 
 _CURE = "give 'demo', a Hugging Face directory, a .gguf file or a hub id such as org/name"
 
@@ -61,7 +61,7 @@ def _what_is_there(path: Path) -> str:
     if folder != path.parent:
         return f"the directory {str(path.parent)!r} does not exist (but {str(folder)!r} does)"
     try:
-        names = sorted(entry.name for entry in folder.iterdir())
+        names = sorted((entry.name for entry in folder.iterdir()), key=hidden_last)
     except OSError as error:
         return f"{str(folder)!r} cannot be read ({error.strerror})"
     near = nearest_names(path.name, names, cutoff=0.4)
