@@ -16,6 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes, or its making, says something of the machine only.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 _NOT_OURS = ("GRAFTLM_CACHE", "GRAFTLM_DEMO_FILE", "GRAFTLM_PRELOAD_DIR")
 

@@ -183,7 +183,7 @@ def test_another_thread_imports_while_the_rest_is_loaded(library, tmp_path):
         "import threading\nloading, waiting, imported = (threading.Event() for _ in range(3))\n"
     )
     (tmp_path / "lib" / "biglib" / "heavy.py").write_text(
-        "import turns\nturns.loading.set()\nassert turns.imported.wait(20)\nimport plistlib\nvalue = 1\n"
+        "import turns\nturns.loading.set()\nassert turns.imported.wait(60)\nimport plistlib\nvalue = 1\n"
     )
     (tmp_path / "lib" / "biglib" / "plain.py").write_text("import biglib\nseen = biglib.heavy.value\n")
     then = """

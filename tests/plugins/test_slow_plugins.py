@@ -17,7 +17,7 @@ from graftlm.plugins.selection import Selection, select
 SOURCE = """
 def register():
     from graftlm.plugins import slow_calls
-    assert slow_calls.told.wait(30)
+    assert slow_calls.told.wait(60)
 """
 
 

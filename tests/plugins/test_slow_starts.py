@@ -7,6 +7,8 @@ from pathlib import Path
 from plugin_packages import Site, run_graftlm
 
 SLOW = """
+    import logging
+    import threading
     import time
 
     from graftlm.contracts.stats import StatLogger
@@ -14,19 +16,31 @@ SLOW = """
     from graftlm.worker.cpu_worker import CpuWorker
 
     slow_calls.FIRST_S = 0.1
+    said = []
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            said.append(record.getMessage())
+
+    slow_calls.logger.addHandler(Listener())
+
+    def wait_until_told(hook, times=1):
+        deadline = time.monotonic() + 60
+        while sum(hook in line for line in said) < times and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     class SlowWorker(CpuWorker):
         def __init__(self, *args, **kwargs):
-            time.sleep(0.4)
+            wait_until_told("hook start of SlowWorker")
             super().__init__(*args, **kwargs)
 
         def init_device(self):
-            time.sleep(0.4)
+            wait_until_told("hook start of SlowWorker", times=2)
             super().init_device()
 
     class SlowLogger(StatLogger):
         def __init__(self, config):
-            time.sleep(0.4)
+            wait_until_told("hook StatLogger.__init__")
 
         def record(self, step, finished):
             pass
@@ -49,6 +63,7 @@ def test_who_is_waited_for_while_an_object_is_made(tmp_path: Path, tiny_llama: P
 
     said = [line for line in done.stderr.splitlines() if "plugin_slow" in line]
     assert done.returncode == 0, done.stderr
-    assert len([line for line in said if "slow_worker of slow-pkg 1.0" in line and "'engine core'" in line]) == 2
-    assert any("hook start of SlowWorker" in line for line in said)
+    starts = [line for line in said if "hook start of SlowWorker" in line]
+    assert len(starts) == 2
+    assert all("slow_worker of slow-pkg 1.0" in line and "'engine core'" in line for line in starts)
     assert any("slow_logger of slow-pkg 1.0" in line and "hook StatLogger.__init__" in line for line in said)
