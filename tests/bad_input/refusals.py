@@ -12,7 +12,7 @@ FAILED, USAGE = 1, 2
 
 
 def run_graftlm(
-    *words: str | bytes, env: Mapping[str, str] | None = None, stdin: bytes = b"", timeout_s: float = 60
+    *words: str | bytes, env: Mapping[str, str] | None = None, stdin: bytes = b"", timeout_s: float = 240
 ) -> tuple[int, str, str]:
     """Run `graftlm WORDS` to its end in a group of its own; return exit code, stdout and stderr.
 
@@ -47,7 +47,7 @@ def refusal(
     return lines[-1]
 
 
-def _group_ends(group: int, *, within_s: float = 5) -> bool:
+def _group_ends(group: int, *, within_s: float = 60) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:

@@ -24,7 +24,9 @@ def run_where_nothing_is(folder: Path, *words: str) -> subprocess.CompletedProce
     """Run the command in a working directory that was removed."""
     folder.mkdir()
     command = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", sys.executable, "-m", "graftlm", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_model_without_a_tokenizer_serves_token_ids(
     server = graftlm_server(path)
 
     def post(route: str, **body: object) -> httpx.Response:
-        return httpx.post(f"{server.base_url}{route}", json={"max_tokens": 2, **body}, timeout=30)
+        return httpx.post(f"{server.base_url}{route}", json={"max_tokens": 2, **body}, timeout=200)
 
     ids = post("/v1/completions", prompt=[1, 2, 3], return_token_ids=True)
     text = post("/v1/completions", prompt="hello")
