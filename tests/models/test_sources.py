@@ -185,11 +185,18 @@ def test_the_bar_follows_the_growing_file_whatever_pip_says(
         "source, folder = sys.argv[1], sys.argv[sys.argv.index('--dest') + 1]\n"
         "partial = os.path.join(os.environ['TMPDIR'], 'pip-unpack-x'); os.mkdir(partial)\n"
         "target = os.path.join(partial, os.path.basename(source))\n"
-        "open(target, 'wb').write(open(source, 'rb').read(1000)); time.sleep(0.6)\n"
+        "open(target, 'wb').write(open(source, 'rb').read(1000))\n"
+        f"while not os.path.exists({str(tmp_path / 'seen')!r}): time.sleep(0.02)\n"
         "shutil.copy(source, folder)\n"
     )
     seen: list[int] = []
-    monkeypatch.setattr(ProgressBar, "update", lambda self, done, total: seen.append(done))
+
+    def update(self: ProgressBar, done: int, total: int) -> None:
+        seen.append(done)
+        if done == 1000:
+            (tmp_path / "seen").touch()
+
+    monkeypatch.setattr(ProgressBar, "update", update)
     start = subprocess.Popen
 
     def popen(command: list[str], **options: object) -> object:
