@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -81,13 +82,16 @@ def test_a_server_runs_on_all_of_them(new_site, tmp_path, tiny_llama):
             data = None if body is None else json.dumps(body).encode()
             headers = {"Content-Type": "application/json"}
             request = urllib.request.Request(server.base_url + path, data, headers)
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=200) as answer:
                 return json.load(answer)
 
         ask = {"model": str(tiny_llama), "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
         answered = get("/v1/completions", ask)
         status = get("/plugins/new_endpoint/status")
         told = get("/plugins?events=1")
+        deadline = time.monotonic() + 60
+        while not (lines.exists() and lines.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)  # the stat logger has a thread of its own
 
     rows = {row["distribution"]: row["state"] for row in told["plugins"]}
     (swap,) = {e["facts"]["replacement"] for e in told["events"] if e["event"] == "op_swapped"}
