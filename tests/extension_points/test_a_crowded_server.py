@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _RECORDING = """
 
     class Sleeps(StatLogger):
         def record(self, step, finished):
-            time.sleep(10)
+            time.sleep(600)
 """
 _BROKEN = """
     def register():
@@ -138,29 +139,24 @@ def test_the_quantization_method_is_used_by_each_worker(crowded):
     assert processes["front end"] == "idle"
 
 
-def test_no_token_waits_for_a_stat_logger(crowded, tiny_llama, tmp_path):
-    """One raises, one sleeps ten seconds in each record: tokens come as they do without them."""
-    with live_server(Site(tmp_path / "empty"), str(tiny_llama)) as alone:
-        alone.arrivals(max_tokens=4)
-        without = alone.arrivals(max_tokens=48)
-    withal = crowded.arrivals(max_tokens=48)
-
-    assert len(withal) >= 48
-    assert longest_gap(withal) < longest_gap(without) + 2.0
+def test_no_token_waits_for_a_stat_logger(crowded):
+    """One raises, one sleeps ten minutes in each record, and who waited for it would get no second token."""
+    assert crowded.stream(max_tokens=48) >= 48
 
 
 def test_a_stat_logger_that_fails_or_sleeps_is_counted_and_shown(crowded):
     """In the log at 1, 10, 100 …; in GET /plugins and /metrics as it stands."""
     crowded.complete(max_tokens=12)
-    rows, metrics = crowded.plugins(), crowded.call("/metrics")[1]
-    raises, sleeps = rows["stat_logger_plugins=raises"], rows["stat_logger_plugins=sleeps"]
+    deadline = time.monotonic() + 60
+    while True:  # it has a thread of its own
+        rows, metrics = crowded.plugins(), crowded.call("/metrics")[1]
+        raises, sleeps = rows["stat_logger_plugins=raises"], rows["stat_logger_plugins=sleeps"]
+        if raises["serving"]["errors"] >= 12 or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
 
     assert raises["serving"]["errors"] >= 12 and "ConnectionError: nobody listens" in raises["reason"]
     assert sleeps["serving"]["waiting"] >= 10 and sleeps["serving"]["seconds"] > 0
     assert "stat_logger_failed name=raises hook=record errors=10" in crowded.server.output
     assert 'graftlm:plugin_errors_total{plugin="stat-faults:raises"}' in metrics
     assert 'graftlm:plugin_dropped_records_total{plugin="stat-faults:sleeps"}' in metrics
-
-
-def longest_gap(arrivals: list[float]) -> float:
-    return max(later - earlier for earlier, later in zip([0.0, *arrivals], arrivals, strict=False))
