@@ -35,7 +35,7 @@ class TourServer:
     # Asking the server.
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.server.base_url + path, timeout=30) as response:
+        with urllib.request.urlopen(self.server.base_url + path, timeout=200) as response:
             return json.loads(response.read())
 
     def complete(self, prompt: list[int], *, max_tokens: int = 8, **params: Any) -> list[int]:
@@ -49,7 +49,7 @@ class TourServer:
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=200) as response:
             ids: list[int] = json.loads(response.read())["choices"][0]["token_ids"]
         return ids
 
@@ -106,11 +106,12 @@ class TourServer:
 
     def records(self, what: str | None = None, **facts: Any) -> list[dict[str, Any]]:
         lines = [line for file in sorted(self.records_folder.glob("*.jsonl")) for line in file.open()]
-        return [r for r in map(json.loads, lines) if what in (None, r["what"]) and facts.items() <= r.items()]
+        whole = [line for line in lines if line.endswith("\n")]  # another process may be writing the last
+        return [r for r in map(json.loads, whole) if what in (None, r["what"]) and facts.items() <= r.items()]
 
     def wait_for_records(self, what: str, count: int, **facts: Any) -> list[dict[str, Any]]:
         """Return these records once there are as many; a thread of the witness may still write."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while len(found := self.records(what, **facts)) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(found) == count, found
