@@ -35,7 +35,7 @@ def build_wheels(sources: list[Path], folder: Path) -> list[Path]:
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation",
          "--disable-pip-version-check", "--wheel-dir", str(folder / "wheels"), *map(str, copies)],
-        check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=120,
+        check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=240,
     )  # fmt: skip
     for copy in copies:
         (wheel,) = (folder / "wheels").glob(f"*{copy.name}-*.whl")
@@ -89,7 +89,7 @@ class Site:
 
 
 def run_graftlm(
-    *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60
+    *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Run the real command line to its end."""
     return subprocess.run(

@@ -17,7 +17,7 @@ from pathlib import Path
 class Server:
     """`python -m graftlm serve ARGS` on a free port of 127.0.0.1."""
 
-    def __init__(self, args: list[str], *, env: dict[str, str] | None = None, timeout_s: float = 120) -> None:
+    def __init__(self, args: list[str], *, env: dict[str, str] | None = None, timeout_s: float = 240) -> None:
         self.port = _free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.args = args
@@ -68,7 +68,7 @@ class Server:
         """What the server and its children wrote so far."""
         return Path(self._log.name).read_text(errors="replace")
 
-    def stop(self, *, timeout_s: float = 20) -> int:
+    def stop(self, *, timeout_s: float = 60) -> int:
         """End the server as a user would, by force only if it does not; return its exit code."""
         assert self.process is not None
         if self.process.poll() is None:

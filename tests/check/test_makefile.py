@@ -39,7 +39,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def install(checkout: Path, compiler: str = "c++") -> str:
     done = subprocess.run(
-        ["make", "install", f"COMPILER={compiler}"], cwd=checkout, capture_output=True, text=True, timeout=30
+        ["make", "install", f"COMPILER={compiler}"], cwd=checkout, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

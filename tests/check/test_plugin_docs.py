@@ -71,7 +71,7 @@ def run_script(script: str, folder: Path, site: Site, **env: str) -> subprocess.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         [sys.executable, "example.py"], cwd=folder, env={**os.environ, **site.environment, "PATH": path, **env},
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120,
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=240,
     )  # fmt: skip
 
 

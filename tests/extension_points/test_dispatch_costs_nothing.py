@@ -62,7 +62,7 @@ def profile(site: Site, model: Path, cache: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT, str(model)],
         env={**os.environ, **site.environment, "GRAFTLM_CACHE": str(cache)},
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -67,7 +67,7 @@ def models(installed: Site, tiny_llama: Path, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("models")
     subprocess.run(
         [sys.executable, "-m", "graftlm_model_files.convert", str(tiny_llama), str(folder / "tiny")],
-        env={**os.environ, **installed.environment}, check=True, timeout=60,
+        env={**os.environ, **installed.environment}, check=True, timeout=240,
     )  # fmt: skip
     return folder
 
@@ -99,7 +99,7 @@ def test_each_package_passes_its_own_tests(installed: Site) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider",
          f"--rootdir={EXAMPLES}", "-c", os.devnull, *folders],
-        env={**os.environ, **installed.environment}, capture_output=True, text=True, timeout=120,
+        env={**os.environ, **installed.environment}, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout

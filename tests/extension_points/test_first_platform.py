@@ -60,7 +60,7 @@ class Reader:
     def run(self, *command: str) -> None:
         done = subprocess.run(
             command, cwd=self.here, env={**os.environ, **self.site.environment, **self.env}, capture_output=True,
-            text=True, stdin=subprocess.DEVNULL, timeout=120,
+            text=True, stdin=subprocess.DEVNULL, timeout=240,
         )  # fmt: skip
         self.said = done.stdout + done.stderr
         assert done.returncode == 0, self.said

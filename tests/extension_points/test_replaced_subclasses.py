@@ -26,7 +26,7 @@ def built(site: Site, model: Path, overrides: dict[str, Any]) -> tuple[list[dict
     """Start the server once; return what was swapped, and how the rotary embedding is computed."""
     done = run_graftlm(
         "plugins", "trace", "--json", "--until-ready", "--", "serve", str(model), "--port=0",
-        "--hf-overrides", json.dumps(overrides), env=site.environment, timeout_s=120,
+        "--hf-overrides", json.dumps(overrides), env=site.environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]

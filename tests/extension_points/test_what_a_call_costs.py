@@ -181,7 +181,7 @@ def test_the_table_shows_every_part(site: Site, tiny_llama: Path) -> None:
         files={"own_parts.py": _OWN},
     )
     words = ["--rounds=1", "--calls=7", "--requests=1", "--no-progress"]
-    done = run_graftlm("bench", "plugins", str(tiny_llama), *words, env=site.environment, timeout_s=120)
+    done = run_graftlm("bench", "plugins", str(tiny_llama), *words, env=site.environment)
 
     assert done.returncode == 0, done.stderr
     for title in (

@@ -20,7 +20,7 @@ def listed(site: Site, *flags: str) -> dict[str, dict[str, Any]]:
 
 def refusal(site: Site, *arguments: str, env: Mapping[str, str] | None = None) -> str:
     """Return what a `graftlm serve` says that must not start."""
-    done = run_graftlm("serve", *arguments, "--port=0", env={**site.environment, **(env or {})}, timeout_s=120)
+    done = run_graftlm("serve", *arguments, "--port=0", env={**site.environment, **(env or {})})
     assert done.returncode == 1, done.stderr
     assert "graftlm: error: " in done.stderr
     return done.stderr.rpartition("graftlm: error: ")[2]

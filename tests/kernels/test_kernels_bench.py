@@ -17,7 +17,7 @@ def test_each_call_stands_beside_the_ceiling_of_its_path(tmp_path):
     words = ["linear", "--shapes", "32x64", "--rows", "1", "5", "--formats", "Q4_1", "Q8_0", "--threads", "1"]
     done = subprocess.run(
         [sys.executable, str(BENCH), *words, "--budget-s", "0", "--json", str(tmp_path / "found.json")],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())

@@ -75,7 +75,7 @@ def test_a_rank_that_is_killed_leaves_nobody_waiting(tmp_path: Path):
         )
         for rank in range(3)
     ]  # fmt: skip
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    said = [rank.communicate(timeout=240)[0] for rank in ranks]
 
     assert ranks[1].returncode == -signal.SIGKILL
     assert said[0] == "rank 1 has ended; rank 0 waits for its part of a collective in vain\n"

@@ -74,7 +74,8 @@ def test_a_server_says_how_its_ranks_meet(tiny_llama):
     ):
         with Server([str(tiny_llama), "-tp", "2", *flags]) as server:
             body = {"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0}
-            answers.append(httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=60).json()["choices"])
+            answer = httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=200)
+            answers.append(answer.json()["choices"])
             done = run_graftlm("plugins", "explain", "communicator", "--url", server.base_url)
         assert done.returncode == 0 and remark in done.stdout, done.stdout + done.stderr
     assert answers[0] == answers[1]

@@ -14,7 +14,7 @@ def test_the_tests_of_a_wheel_pass_with_the_installed_one():
     """They are run against each wheel before it is released, without torch, so nothing else would run them."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(KERNELS / "tests")],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout[-2000:]

@@ -107,7 +107,7 @@ def test_a_thread_that_a_plugin_never_ends_does_not_keep_the_command(tmp_path):
         },
     )
 
-    done = run_graftlm("plugins", env=site.environment, timeout_s=30)
+    done = run_graftlm("plugins", env=site.environment)
 
     assert done.returncode == 0
     assert "threads-forever" in done.stdout

@@ -21,7 +21,7 @@ def pip(*arguments: str, python: Path | None = None) -> str:
     target = ["--python", str(python)] if python is not None else []
     done = subprocess.run(
         [sys.executable, "-m", "pip", *target, "--disable-pip-version-check", *arguments], capture_output=True,
-        text=True, stdin=subprocess.DEVNULL, timeout=120,
+        text=True, stdin=subprocess.DEVNULL, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
@@ -56,7 +56,7 @@ def test_pip_install_and_uninstall_in_an_environment(tmp_path: Path):
 
     def listed() -> dict[str, str]:
         command = [str(python), "-m", "graftlm", "plugins", "--json"]
-        done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr
         return own_plugins(done.stdout)
 

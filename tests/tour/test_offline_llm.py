@@ -38,7 +38,7 @@ def test_what_a_program_registers_exists_in_its_workers(site, wheels, tiny_opt, 
         env=env,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])

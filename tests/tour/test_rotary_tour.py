@@ -148,7 +148,7 @@ def run_in_process(site: Site, model: Path, overrides: dict[str, object]) -> dic
     """Run the offline LLM in an interpreter of its own."""
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT, str(model), json.dumps(overrides)], env={**os.environ, **site.environment},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
