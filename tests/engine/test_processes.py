@@ -17,8 +17,10 @@ from fake_worker import CRASH, HANG, make_config
 from graftlm.contracts.errors import EngineClosing, EngineDead, GraftlmError, InvalidParameter, StartupError
 from graftlm.contracts.request import EngineRequest, FinishReason
 from graftlm.contracts.sampling import SamplingParams
+from graftlm.engine import client as engine_client
 from graftlm.engine import core_child
 from graftlm.engine.client import ProcessEngineClient, prestart
+from graftlm.engine.core_socket import CoreSocket
 from graftlm.processes.liveness import is_running
 
 
@@ -87,6 +89,28 @@ def test_a_front_end_that_comes_late_is_told_no_step_that_is_over(host):
             await client.shutdown()
 
     assert asyncio.run(main()) == ["ready"]
+
+
+class SocketThatIsLate(CoreSocket):
+    """Cannot be met for the first second."""
+
+    def __init__(self, address, *, on_message):
+        super().__init__(f"{address}-not-yet", on_message=on_message)
+        self.address = address
+
+    def attach(self, loop):
+        super().attach(loop)
+        loop.call_later(1, self._socket.bind, self.address)
+
+
+def test_what_is_asked_at_once_is_not_lost(host, monkeypatch):
+    """The core may say that it is ready before its socket has met ours, which takes requests from then on only."""
+    monkeypatch.setattr(engine_client, "CoreSocket", SocketThatIsLate)
+
+    async def scenario(client):
+        return await asyncio.wait_for(collect(client, request()), 60)
+
+    assert run(host, scenario)[-1].finish_reason == FinishReason.LENGTH
 
 
 async def collect(client, engine_request, first: asyncio.Event | None = None):

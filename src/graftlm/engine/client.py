@@ -67,6 +67,8 @@ class ProcessEngineClient:
         self._socket: CoreSocket | None = None
         self._ready: EngineReady | None = None
         self._became_ready: asyncio.Future[bytes] | None = None
+        self._said_ready: bytes | None = None
+        self._is_connected = False
         self._pids: dict[str, int] = {}
         self._dead: str | None = None
         self._closing = False
@@ -241,6 +243,8 @@ class ProcessEngineClient:
                 if outputs.stats is not None:
                     self._tell_step(outputs.stats)
             case Hello():
+                self._is_connected = True
+                self._look_if_ready()
                 if self._core is not None:  # both ends hold the socket now, its name has done its duty
                     self._core.remove_directory()
             case UtilityAnswer(call_id, value, error):
@@ -255,8 +259,8 @@ class ProcessEngineClient:
                 if not self._core.child.channel.has_message():  # else it is over: they waited while we imported
                     self._tell_status(data.decode())
             case (FrameKind.READY, data):
-                if self._became_ready is not None and not self._became_ready.done():
-                    self._became_ready.set_result(data)
+                self._said_ready = data
+                self._look_if_ready()
             case (FrameKind.FAILED, data):
                 failure = Failure.from_bytes(data)
                 if failure.traceback:
@@ -265,6 +269,12 @@ class ProcessEngineClient:
             case None:  # the sentinel tells how it ended
                 asyncio.get_running_loop().remove_reader(self._core.child.channel.fileno())
         return frame is not None
+
+    def _look_if_ready(self) -> None:
+        """READY comes over another pipe, and may come first: what is sent before the sockets have met is lost."""
+        waiter = self._became_ready
+        if self._said_ready is not None and self._is_connected and waiter is not None and not waiter.done():
+            waiter.set_result(self._said_ready)
 
     def _on_exit(self) -> None:
         assert self._core is not None
