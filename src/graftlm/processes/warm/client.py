@@ -40,8 +40,8 @@ from graftlm.processes.warm.place import (
     warm_folder,
 )
 
-#: What an answer may take; a fresh child costs about as much.
-_ANSWER_S = 2.0
+#: What an answer may take; on a machine so busy that it takes longer, a fresh child costs more.
+_ANSWER_S = 5.0
 _END_S = 2.0
 #: What the exit code of a child that is gone may take to arrive.
 _CODE_S = 0.5
