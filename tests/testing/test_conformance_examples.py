@@ -22,7 +22,7 @@ class TestFolderSourceWithAModel(ModelSourceConformance):
     """With what no entry point says: a model, and where it lies."""
 
     subject = "graftlm_model_files.source:FolderSource"
-    distribution = FakeDistribution.from_source(EXAMPLES[0].parent / "model_files")
+    distribution = FakeDistribution.from_source(str(EXAMPLES[0].parent / "model_files"))
     plugin = "folder"
     settings = {"folders": "{folder}"}
     model = "folder://tiny-llama"

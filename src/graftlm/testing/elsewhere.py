@@ -1,11 +1,13 @@
 """Runs functions in other, fresh interpreters, so that a check can compare processes; knows no check.
 
-Each child has another seed of hashes and the same sys.path. It answers calls until its parent's pipe closes.
+Each child has another seed of hashes, the same sys.path and one compute thread. It answers calls until its parent's
+pipe closes.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import pickle
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -85,6 +87,19 @@ def elsewhere() -> Elsewhere:
     other = Elsewhere()
     atexit.register(other.close)
     return other
+
+
+@contextlib.contextmanager
+def as_elsewhere() -> Iterator[None]:
+    """Compute with one thread, as the other processes do: how many share a sum decides how it is rounded."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def run_ranks(function: str, *args: Any, size: int = 2) -> list[Any]:

@@ -38,11 +38,12 @@ class FakeDistribution:
     manifest: str = ""
 
     @classmethod
-    def from_source(cls, folder: Path) -> FakeDistribution:
+    def from_source(cls, folder: Path | str) -> FakeDistribution:
         """Read what a package's source tree would install: its pyproject.toml and manifest.
 
         Its packages must be importable, from sys.path.
         """
+        folder = Path(folder)
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         points = {
             group.removeprefix(GROUP_PREFIX): entries

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from graftlm.ops.examples import compare, exactly, fresh, overwritten, tensors_in
-from graftlm.testing.elsewhere import elsewhere
+from graftlm.testing.elsewhere import as_elsewhere, elsewhere
 from graftlm.testing.op_cases import OpCase, plain_answers
 from graftlm.testing.suite import NotDeclared, Suite
 
@@ -80,7 +80,7 @@ class OpChecks(Suite):
         function, args = self.elsewhere_call()
         theirs = elsewhere().call(function, *args)
         cases = self.cases(torch.float32)
-        with torch.inference_mode():
+        with torch.inference_mode(), as_elsewhere():
             ours = plain_answers(cases)
         for name, numbers in ours.items():
             outcome = compare(_tensor(theirs.get(name)), _tensor(numbers), exactly("the same code"))

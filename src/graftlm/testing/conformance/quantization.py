@@ -14,7 +14,7 @@ from graftlm.contracts.quantization import LinearMethod, QuantizationConfig
 from graftlm.plugins import current_host
 from graftlm.plugins.resolve import resolve_class_path
 from graftlm.plugins.spelling import counted
-from graftlm.testing.elsewhere import elsewhere
+from graftlm.testing.elsewhere import as_elsewhere, elsewhere
 from graftlm.testing.host import FakeDistribution, plugin_host
 from graftlm.testing.quantized_layers import LayerCase, inputs, packed_cases, plain_cases
 from graftlm.testing.suite import NotDeclared, Suite
@@ -160,7 +160,7 @@ class QuantizationConformance(Suite):
     def test_every_process_answers_alike(self) -> None:
         """Ranks and restarts agree: what a layer computes depends on neither process nor hash seed."""
         function = "graftlm.testing.conformance.quantization:answers_elsewhere"
-        with self._host():
+        with self._host(), as_elsewhere():
             ours = answers(self.load(), self.hf_config, self.device)
         theirs = elsewhere().call(function, self.subject_path(), self.hf_config, self.device)
         for label, numbers in ours.items():
