@@ -17,7 +17,7 @@ from graftlm.cli.bench.startup import seconds_of
 
 def bench(*words: str, env: Mapping[str, str] | None = None) -> dict:
     command = [sys.executable, "-m", "graftlm", "bench", words[0], "--json", "-", *words[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, **(env or {})})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, **(env or {})})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -123,7 +123,7 @@ def test_a_server_that_cannot_start_is_the_last_word(tmp_path):
     """Its own words, not a time-out."""
     done = subprocess.run(
         [sys.executable, "-m", "graftlm", "bench", "startup", str(tmp_path / "nothing"), "--rounds", "1"],
-        capture_output=True, text=True, timeout=100,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
 
     assert done.returncode == 1
@@ -134,7 +134,7 @@ def test_a_server_that_cannot_start_is_the_last_word(tmp_path):
 def test_as_many_workers_as_no_server_takes_are_not_tried(tmp_path):
     """The server refuses the flag; no interpreter was started for each of them."""
     words = ["bench", "startup", str(tmp_path), "--rounds", "1", "--", "-tp", "99999"]
-    done = subprocess.run([sys.executable, "-m", "graftlm", *words], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-m", "graftlm", *words], capture_output=True, text=True, timeout=240)
 
     assert done.returncode == 1
     assert "--tensor-parallel-size=99999: it is out of range" in done.stderr.splitlines()[-1]
