@@ -11,7 +11,7 @@ from graftlm.cli.main import COMMANDS, main
 from graftlm.config.arguments import UsageError
 from graftlm.config.errors import InvalidOption
 from graftlm.contracts.errors import StartupError
-from graftlm.plugins.errors import PluginFailed
+from graftlm.plugins.errors import PluginFailed, UnresolvedPath
 from graftlm.processes.shutdown import ShutdownInterrupt
 from graftlm.version import __version__
 
@@ -136,6 +136,19 @@ def test_a_plugins_own_traceback_is_shown_with_the_blame_last(capsys, monkeypatc
     text = capsys.readouterr().err
     assert text.startswith("ZeroDivisionError")
     assert text.splitlines()[-1].endswith("disable it")
+
+
+def test_a_misspelt_path_in_an_entry_point_shows_no_traceback(capsys, monkeypatch):
+    """Nothing of the plugin has run: its sentence says all."""
+    cause = UnresolvedPath("acme:detekt", what="entry point 'acme'", problem="acme has no detekt")
+    error = PluginFailed("'acme' of acme 1", process="front end", phase="import", cause=cause, cure="disable it")
+    error.__cause__ = cause
+    _run_raising(monkeypatch, error)
+
+    assert main(["fetch", "x"]) == failures.FAILED
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "acme has no detekt" in line and line.endswith("disable it")
 
 
 @pytest.mark.parametrize("error", [ShutdownInterrupt("SIGINT"), KeyboardInterrupt()])

@@ -15,7 +15,7 @@ from graftlm.config.environment import get
 from graftlm.config.errors import ConfigError
 from graftlm.contracts.errors import GraftlmError
 from graftlm.platforms.errors import PlatformFailed
-from graftlm.plugins.errors import PluginError, PluginFailed
+from graftlm.plugins.errors import PluginError, PluginFailed, UnresolvedPath
 
 #: The disk, or the user's share of it, is full.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -41,11 +41,11 @@ def report(error: Exception, *, command: str) -> int:
 
 
 def _wants_traceback(error: Exception) -> bool:
-    """What we said on purpose needs none, nor does a full disk; a bug, ours or a plugin's, does."""
+    """What we said on purpose needs none, nor a full disk or a misspelt path; a bug, ours or a plugin's, does."""
     debugging = get("GRAFTLM_DEBUG") not in (None, "0") or logging.getLogger("graftlm").isEnabledFor(logging.DEBUG)
     return (
         debugging
-        or isinstance(error, _PLUGIN_BUGS)
+        or (isinstance(error, _PLUGIN_BUGS) and not isinstance(error.__cause__, UnresolvedPath))
         or not (_on_purpose(error) or getattr(error, "errno", None) in _FULL)
     )
 
