@@ -79,7 +79,9 @@ class SamplingFields(StrictModel):
     )
     ignore_eos: bool | None = Field(None, description="Go on after the model's end of sequence.")
     include_stop_str_in_output: bool | None = Field(None, description="Leave the stop string in the text.")
-    max_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS, description="Most tokens of each output.")
+    max_tokens: int | None = Field(
+        None, ge=0, le=MAX_TOKENS, description="Most tokens of each output; 0 only where echo asks for the prompt."
+    )
     min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS, description="Least tokens of each output.")
     presence_penalty: float | None = Field(
         None, ge=-2, le=2, description="Against tokens that were generated before; default 0."
