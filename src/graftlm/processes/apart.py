@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 
+from graftlm.processes.in_hand import start_in_hand
+
 
 def run_apart(
     command: Sequence[str], *, given: bytes = b"", timeout_s: float | None = None
@@ -23,7 +25,7 @@ def run_apart(
     with tempfile.TemporaryFile() as words, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         words.write(given)
         words.seek(0)
-        process = subprocess.Popen(command, stdin=words, stdout=output, stderr=errors, process_group=0)
+        process = start_in_hand(command, stdin=words, stdout=output, stderr=errors, process_group=0)
         late = False
         try:
             process.wait(timeout_s)

@@ -5,12 +5,13 @@ It does not know what an orderly end takes; that is the business of the callback
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -104,6 +105,38 @@ def install_shutdown_handlers() -> ShutdownRequest:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, request.on_signal)
     return request
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Let a signal count only after the block, so that what the block makes is in somebody's hand by then.
+
+    It is no blocked mask, which a process started in the block would inherit.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which no signal interrupts
+        yield
+        return
+    came: list[int] = []
+    over = False
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    held = {number: handler for number, handler in before.items() if callable(handler)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if over:  # one has raised while the handlers were put back
+            held[signal.Signals(number)](number, frame)
+        else:
+            came.append(number)
+
+    for number in held:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        over = True
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
 
 
 def leave_signals_to_parent() -> None:

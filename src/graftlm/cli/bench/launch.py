@@ -23,6 +23,7 @@ from typing import Any, Self
 import msgspec
 
 from graftlm.contracts.errors import GraftlmError
+from graftlm.processes.in_hand import start_in_hand
 
 _POLL_S = 0.01
 _LAST_LINES = 12
@@ -74,7 +75,7 @@ class ServerProcess:
         self._deadline = time.monotonic() + timeout_s
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as self
         self._launched = time.perf_counter()
-        self.process = subprocess.Popen(
+        self.process = start_in_hand(
             command(self.port), stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})}, start_new_session=True,
         )  # fmt: skip

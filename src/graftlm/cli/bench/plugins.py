@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from graftlm.cli.startup import show_help_if_asked
 from graftlm.cli.startup_report import plugin_ms
 from graftlm.config.arguments import ArgumentParser
 from graftlm.contracts.errors import GraftlmError
+from graftlm.processes.apart import run_apart
 
 _DISCOVERY = "looking through all packages"
 
@@ -103,8 +103,9 @@ def op_costs(calls: int, served: Sequence[str] = ()) -> dict[str, Any]:
     They are called in a process of their own, since they need torch.
     """
     command = [sys.executable, "-m", "graftlm.cli.bench.op_calls", str(calls), *served]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_apart(command)
     if done.returncode != 0:
-        raise GraftlmError(f"the process that calls ops failed: {done.stderr.strip()[-1500:]}")
+        said = done.stderr.decode(errors="replace").strip()[-1500:]
+        raise GraftlmError(f"the process that calls ops failed: {said}")
     costs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return costs

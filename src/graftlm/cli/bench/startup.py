@@ -19,6 +19,7 @@ from graftlm.cli.startup import show_help_if_asked
 from graftlm.config.arguments import ArgumentParser, read_selection
 from graftlm.config.options import engine_options
 from graftlm.plugins.spelling import counted
+from graftlm.processes.in_hand import start_in_hand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +101,7 @@ def seconds_of(words: Sequence[str], *, at_once: int = 1) -> float:
 
 
 def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    return start_in_hand(
         [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip

@@ -21,6 +21,7 @@ import msgspec
 from graftlm.cli.main import COMMANDS
 from graftlm.config.arguments import UsageError
 from graftlm.plugins.live_trace import TraceLine, read_line
+from graftlm.processes.in_hand import start_in_hand
 
 if TYPE_CHECKING:
     from graftlm.processes.shutdown import ShutdownRequest
@@ -65,10 +66,14 @@ class CommandRun:
         self._file = Path(self._folder) / "events.jsonl"
         self._file.touch()
         out = output if output is not None else sys.stderr.fileno()
-        self._process = subprocess.Popen(
-            list(command), env={**os.environ, **(env or {}), "GRAFTLM_TRACE": str(self._file)}, stdout=out,
-            stderr=out, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        try:
+            self._process = start_in_hand(
+                list(command), env={**os.environ, **(env or {}), "GRAFTLM_TRACE": str(self._file)}, stdout=out,
+                stderr=out, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         self.pid = self._process.pid
 
     def __enter__(self) -> CommandRun:

