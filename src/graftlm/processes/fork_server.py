@@ -19,7 +19,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -83,12 +83,16 @@ class ForkServer:
 
 
 @contextlib.contextmanager
-def ending_when_unwanted(requests: socket.socket) -> Iterator[None]:
-    """Look, while the block takes its seconds, whether anybody is left to ask; a timer, since no thread may be."""
+def ending_when_unwanted(requests: socket.socket, *, on_end: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Look, while the block takes its seconds, whether anybody is left to ask; a timer, since no thread may be.
+
+    When nobody is, the process ends, after a call of `on_end`.
+    """
 
     def look(number: int, frame: FrameType | None) -> None:
         try:
             if not requests.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                on_end()
                 os._exit(EXIT_ORPHANED)
         except BlockingIOError:
             return

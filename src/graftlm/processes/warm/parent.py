@@ -135,7 +135,7 @@ def run(order: WarmOrder, launcher: Channel, launcher_socket: socket.socket) -> 
     )  # fmt: skip
     try:
         write_record(folder, record)
-        with ending_when_unwanted(launcher_socket):
+        with ending_when_unwanted(launcher_socket, on_end=lambda: remove_record(folder, record)):
             files, holds = prepare(order, launcher.status)
         os.chdir("/")
         lender = Lender(
