@@ -120,6 +120,7 @@ def test_a_wrong_conversation_names_the_place(body: dict[str, Any], param: str, 
         ({"prompt": "a", "stop_token_ids": [VOCAB_SIZE]}, 400, [f"stop_token_ids={VOCAB_SIZE}"]),
         ({"prompt": "a", "model": "gpt-9"}, 404, ["'gpt-9'", "['tiny']"]),
         ({"prompt": "a", "temprature": 1}, 400, ["unknown field 'temprature'", "did you mean 'temperature'"]),
+        ({"prompt": "a", "response_format": {}}, 400, ["unknown field 'response_format'"]),
         ({"prompt": "a", "best_of": 5}, 400, ["best_of"]),
         ({"prompt": "a", "suffix": "b"}, 400, ["suffix"]),
     ],
@@ -132,6 +133,7 @@ def test_what_cannot_be_served_is_said_with_the_numbers(
     message = refused(http.post(COMPLETIONS, json=body), status)["message"]
 
     assert all(part in message for part in parts), message
+    assert ("did you mean" in message) is ("did you mean" in " ".join(parts)), "nothing far-fetched"
 
 
 @pytest.mark.parametrize(

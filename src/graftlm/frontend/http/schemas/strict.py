@@ -54,7 +54,7 @@ class StrictModel(BaseModel):
             return data
         if unknown := [name for name in data if name not in cls.model_fields]:
             field = str(unknown[0])
-            near = nearest_names(field, cls.model_fields, most=2, cutoff=0.5)
+            near = nearest_names(field, cls.model_fields, most=2, cutoff=0.55)
             cure = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
             raise PydanticCustomError(
                 "unknown_field", "unknown field {field}{cure}", {"field": field, "cure": cure}
