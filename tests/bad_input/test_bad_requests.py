@@ -95,6 +95,7 @@ def test_a_wrong_value_of_a_field_names_the_field(field: str, http: httpx.Client
         ({"top_logprobs": 5}, "top_logprobs"),
         ({"logprobs": 5}, "logprobs"),
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages"),
         ({"prompt": "hello"}, "prompt"),
     ],

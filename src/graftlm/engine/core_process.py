@@ -40,7 +40,7 @@ from graftlm.plugins import current_host
 from graftlm.plugins.call_times import record_call_times
 from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel
-from graftlm.processes.child import EXIT_FAILED, EXIT_ORPHANED, on_parent_gone
+from graftlm.processes.child import EXIT_FAILED, end_orphaned, on_parent_gone
 from graftlm.processes.failure import Failure
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Interruption:
     def leave(self) -> None:
         """The front end is gone. While workers still start there is nothing to end in order: they notice too."""
         if not self.serving:
-            os._exit(EXIT_ORPHANED)
+            end_orphaned()
         self.leaving = True
         os.write(self._writer, b"x")
 

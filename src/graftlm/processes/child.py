@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -66,6 +66,7 @@ class Order(msgspec.Struct, kw_only=True):
 
 
 _orphan_callbacks: list[Callable[[], None]] = []
+_last_callbacks: list[Callable[[], None]] = []
 _set_up = threading.Event()
 _in_main = threading.Event()
 _shared_directory = ""
@@ -74,6 +75,18 @@ _shared_directory = ""
 def on_parent_gone(callback: Callable[[], None]) -> None:
     """Call `callback`, in a thread of its own, when the parent is gone; the process has GRACE_S left then."""
     _orphan_callbacks.append(callback)
+
+
+def before_orphaned_end(callback: Callable[[], None]) -> None:
+    """Call `callback` last thing before this process ends because its parent is gone."""
+    _last_callbacks.append(callback)
+
+
+def end_orphaned() -> NoReturn:
+    """End this process now, its parent being gone."""
+    for callback in tuple(_last_callbacks):
+        callback()
+    os._exit(EXIT_ORPHANED)
 
 
 @contextlib.contextmanager
@@ -173,7 +186,7 @@ def _watch_parent(lifeline: int) -> None:
         for callback in tuple(_orphan_callbacks):
             callback()
         time.sleep(GRACE_S if _orphan_callbacks else SHORT_GRACE_S)
-    os._exit(EXIT_ORPHANED)
+    end_orphaned()
 
 
 def _remove_shared_directory() -> None:

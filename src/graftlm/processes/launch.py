@@ -19,7 +19,7 @@ import msgspec
 
 from graftlm.processes import startup_trace
 from graftlm.processes.channel import Channel, FrameKind
-from graftlm.processes.child import Order, Setup
+from graftlm.processes.child import Order, Setup, before_orphaned_end
 from graftlm.processes.early import spawn, take_early
 from graftlm.processes.failure import ChildFailed, Failure, describe_exit
 from graftlm.processes.last_words import whose_code
@@ -30,6 +30,18 @@ StartMethod = Literal["spawn", "forkserver"]
 
 #: How long the exit code of a child whose channel has closed may take to arrive.
 _EXIT_CODE_S = 5.0
+
+
+_living: set[ChildProcess] = set()
+
+
+def _kill_living() -> None:
+    """End children that do not notice the end of this process: they are stopped, or hang and let no thread run."""
+    for child in tuple(_living):
+        child.kill()
+
+
+before_orphaned_end(_kill_living)
 
 
 class Handle(Protocol):
@@ -62,10 +74,12 @@ class ChildProcess:
         self._exit_callbacks: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._closed = False
+        _living.add(self)
         threading.Thread(target=self._wait, name=f"watch of {name}", daemon=True).start()
 
     def _wait(self) -> None:
         self._exit_code = self._handle.wait()
+        _living.discard(self)
         self._last_words = self._lifeline.take_last_words()
         if self._last_words and sys.stderr is not None:
             print(f"{self.name}: {self._last_words}", file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -133,9 +134,19 @@ def run(order: WarmOrder, launcher: Channel, launcher_socket: socket.socket) -> 
         key=order.key, pid=os.getpid(), started=started_of(os.getpid()), model=order.model,
         checkpoint=order.checkpoint, since=time.time(), pid_space=pid_space(),
     )  # fmt: skip
+
+    def forget(number: int = 0, frame: FrameType | None = None) -> None:
+        remove_record(folder, record)
+        if number:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    for number in SIGNALS:  # until the lender has its own handlers
+        signal.signal(number, forget)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         write_record(folder, record)
-        with ending_when_unwanted(launcher_socket, on_end=lambda: remove_record(folder, record)):
+        with ending_when_unwanted(launcher_socket, on_end=forget):
             files, holds = prepare(order, launcher.status)
         os.chdir("/")
         lender = Lender(
@@ -171,7 +182,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m graftlm.processes.warm.parent")
     parser.add_argument("--launcher", type=int, required=True)
     options = parser.parse_args(arguments)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.set_inheritable(options.launcher, False)
     launcher_socket = socket.socket(fileno=options.launcher)
     launcher = Channel(launcher_socket)

@@ -113,7 +113,7 @@ class ChatRequest(SamplingFields, TemplateFields):
 
     messages: Messages = Field(description="The conversation; each message has a role and its content as text.")
     max_completion_tokens: int | None = Field(
-        None, ge=0, le=MAX_TOKENS, description="The newer name of max_tokens; default: to the context's end."
+        None, ge=1, le=MAX_TOKENS, description="The newer name of max_tokens; default: to the context's end."
     )
     logprobs: bool | None = Field(None, description="Return the log-probability of each token.")
     top_logprobs: int | None = Field(None, ge=0, le=20, description="And of so many best ones; needs logprobs.")
