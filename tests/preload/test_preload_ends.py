@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from light_parents import FUNCTIONS, light_parent, order_for, take, wait_until, with_path
 
 from graftlm.processes.child import Order
@@ -79,6 +80,20 @@ def test_a_parent_that_prepares_ends_with_its_launcher(folder):
 
     assert launched.process.wait(60) != 0
     assert list(folder.glob("*.json")) == []  # else the next start would say that it was killed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_parent_that_prepares_ends_by_any_signal(folder, number):
+    """In the foreground a Ctrl-C reaches it, too; it says nothing of its own, and leaves no record."""
+    order = order_for(folder, calls=(Order(function="parent_functions:sleep_long", payload=b""),))
+    launched = start_warm_parent(order, environment=with_path(FUNCTIONS, Path(__file__).parent))
+    wait_until(find_warm_parents, "the record")
+    launched.process.send_signal(number)
+
+    assert launched.process.wait(60) == -number
+    assert list(folder.glob("*.json")) == []
+    assert "Traceback" not in log_path(folder, order.key).read_text()
+    launched.let_go()
 
 
 def test_a_parent_that_nobody_finds_any_more_ends(folder, tmp_path, monkeypatch):

@@ -204,6 +204,20 @@ def test_children_end_when_the_parent_is_killed(method):
     assert all(wait_gone(pid) for pid in family)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_child_that_cannot_notice_the_end_is_killed(method):
+    """One that is stopped, or hangs in native code that lets no thread run, would be left for ever."""
+    child = start_child("child", start_method=method)
+    child.run("child_functions:start_grandchild", method.encode())
+    grandchild = int(child.wait_ready(60))
+    os.kill(grandchild, signal.SIGSTOP)
+    child.let_go()
+
+    assert child.exit_code(60) is not None
+    assert wait_gone(grandchild)
+    child.stop()
+
+
 def test_empty_child_ends_when_the_start_is_refused(tmp_path, monkeypatch):
     """A child started ahead of its plan ends at once when its parent lets go, even in the middle of an import."""
     (tmp_path / "endless.py").write_text(
