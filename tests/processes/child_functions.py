@@ -95,6 +95,20 @@ def start_helper(payload: bytes, channel: Channel) -> int:
     return 0
 
 
+def die_with_the_channel_open(payload: bytes, channel: Channel) -> int:
+    """Leave it to a process that is forked, as plugin code may; after READY if there is a payload."""
+    forked = os.fork()
+    if forked == 0:
+        time.sleep(60)
+        os._exit(0)
+    channel.status(str(forked))
+    if payload:
+        channel.ready()
+        channel.recv()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
 def crash_when_let_go(payload: bytes, channel: Channel) -> int:
     """End in native code once the parent wants nothing more, and before the watch of it ends us."""
     from graftlm.processes import child

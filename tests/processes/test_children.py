@@ -218,6 +218,25 @@ def test_a_child_that_cannot_notice_the_end_is_killed(method):
     child.stop()
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("payload", [b"", b"ready"])
+def test_a_death_is_seen_though_the_channel_stays_open(method, payload):
+    """What a plugin forked in the child has the channel, too; whoever waits, reads or writes is told of it."""
+    forked: list[str] = []
+    child = start_child("forker", start_method=method)
+    child.run("child_functions:die_with_the_channel_open", payload)
+
+    with pytest.raises(ChildFailed, match="was killed by SIGKILL"):
+        child.wait_ready(60, on_status=forked.append)
+        child.send(b"go on")
+        child.receive()
+    with pytest.raises(ChildFailed, match="was killed by SIGKILL"):
+        child.send(b"x" * 10_000_000)
+    assert is_running(int(forked[0]))
+    os.kill(int(forked[0]), signal.SIGKILL)
+    child.stop()
+
+
 def test_empty_child_ends_when_the_start_is_refused(tmp_path, monkeypatch):
     """A child started ahead of its plan ends at once when its parent lets go, even in the middle of an import."""
     (tmp_path / "endless.py").write_text(

@@ -48,9 +48,6 @@ _LEAVE_S = 1.0
 #: How long after an exception in one worker the death of another may show, which is then the true cause.
 _ROOT_CAUSE_S = 0.25
 
-#: How long a call that is under way has to tell of a worker's death.
-_CALL_SEES_S = 5.0
-
 
 class MultiprocessExecutor(Executor):
     """Starts all workers before it waits for any, and treats the failure of one as the end of all."""
@@ -145,10 +142,7 @@ class MultiprocessExecutor(Executor):
         return failure.cause
 
     def _worker_gone(self, worker: ChildProcess) -> None:
-        # A call sees the death itself and knows more of it, unless what the worker forked keeps its channel open.
-        if self._in_call.acquire(timeout=_CALL_SEES_S):
-            self._in_call.release()
-        with self._lock:
+        with self._in_call, self._lock:  # a call sees the death itself, and knows more of it
             told, self._told = self._told, True
         if not told:
             self._on_failure(f"{worker.name}: {worker.describe_death()}")

@@ -36,6 +36,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._send_lock = threading.Lock()
+        self._close_lock = threading.Lock()
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -108,6 +109,15 @@ class Channel:
         """Tell whether `recv` would return at once, with a message or with the end."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
+    def hang_up(self) -> None:
+        """Make an end after what has come, whoever else holds the other end; its process is gone.
+
+        What plugin code has forked from it may: nobody would hear of the death, nor be woken by it.
+        """
+        with self._close_lock, contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close this end; the other end sees it at once."""
-        self._socket.close()
+        with self._close_lock:
+            self._socket.close()

@@ -80,6 +80,7 @@ class ChildProcess:
     def _wait(self) -> None:
         self._exit_code = self._handle.wait()
         _living.discard(self)
+        self.channel.hang_up()
         self._last_words = self._lifeline.take_last_words()
         if self._last_words and sys.stderr is not None:
             print(f"{self.name}: {self._last_words}", file=sys.stderr, flush=True)
