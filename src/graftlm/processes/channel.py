@@ -9,6 +9,7 @@ import contextlib
 import select
 import socket
 import struct
+import sys
 import threading
 from enum import IntEnum
 
@@ -112,10 +113,12 @@ class Channel:
     def hang_up(self) -> None:
         """Make an end after what has come, whoever else holds the other end; its process is gone.
 
-        What plugin code has forked from it may: nobody would hear of the death, nor be woken by it.
+        What plugin code has forked from it may: nobody would hear of the death, nor be woken by it. Linux keeps what
+        has come; systems that would drop it, last words with it, are left alone.
         """
-        with self._close_lock, contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        if sys.platform == "linux":
+            with self._close_lock, contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close this end; the other end sees it at once."""
