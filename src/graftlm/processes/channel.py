@@ -113,8 +113,8 @@ class Channel:
     def hang_up(self) -> None:
         """Make an end after what has come, whoever else holds the other end; its process is gone.
 
-        What plugin code has forked from it may: nobody would hear of the death, nor be woken by it. Linux keeps what
-        has come; systems that would drop it, last words with it, are left alone.
+        What plugin code has forked from it may: nobody would hear of the death, nor be woken by it. Only on Linux,
+        which keeps what has come; others would drop a failure that was told and not yet read.
         """
         if sys.platform == "linux":
             with self._close_lock, contextlib.suppress(OSError):
