@@ -257,6 +257,16 @@ def test_death_reaches_everybody_at_once(host, victim, busy):
     assert told == [dead]
 
 
+def test_shutdown_kills_a_worker_that_cannot_notice_that_its_core_is_gone(host):
+    """One that is stopped, or hangs and lets no thread run, would be left for ever."""
+
+    async def scenario(client):
+        os.kill(client.pids["worker 1"], signal.SIGSTOP)
+        os.kill(client.pids["engine core"], signal.SIGKILL)
+
+    run(host, scenario, ranks=2)
+
+
 def test_exception_in_a_step_is_the_cause(host):
     """A worker's exception is what every stream hears, also those that did not cause it."""
 

@@ -35,7 +35,7 @@ from graftlm.plugins import record
 from graftlm.plugins.call_times import time_listener
 from graftlm.processes.channel import FrameKind
 from graftlm.processes.failure import ChildFailed, Failure
-from graftlm.processes.liveness import is_running
+from graftlm.processes.liveness import see_gone
 
 if TYPE_CHECKING:
     from graftlm.config.engine_config import EngineConfig
@@ -225,9 +225,8 @@ class ProcessEngineClient:
                 await asyncio.wait_for(self._gone.wait(), timeout_s)
         self._stop_watching(core)
         await asyncio.to_thread(core.stop)
-        deadline = asyncio.get_running_loop().time() + _WORKERS_GONE_S
-        while any(map(is_running, self._pids.values())) and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.02)
+        workers = [pid for name, pid in self._pids.items() if name != NAME]
+        await asyncio.to_thread(see_gone, workers, limit_s=_WORKERS_GONE_S)
 
     def _send(self, message: AddRequest | AbortRequests | CallUtility) -> None:
         if self._dead is not None:

@@ -1,8 +1,12 @@
-"""Tells whether a process that is not our child still runs; it starts and ends none."""
+"""Tells whether a process that is not our child still runs, and sees to its end; it starts none."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -15,6 +19,19 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:  # it ended while it was read
         return False
     return state not in ("Z", "X")
+
+
+def see_gone(pids: Iterable[int], *, limit_s: float) -> None:
+    """Wait until processes that are about to end have ended, and kill those that have not after `limit_s`.
+
+    Such a one is stopped, hangs in native code, or is held by what plugin code forked from its parent.
+    """
+    deadline = time.monotonic() + limit_s
+    while (pids := list(filter(is_running, pids))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _answers(pid: int) -> bool:
