@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import subprocess
 import sys
 
@@ -149,6 +150,36 @@ def test_a_misspelt_path_in_an_entry_point_shows_no_traceback(capsys, monkeypatc
 
     (line,) = capsys.readouterr().err.splitlines()
     assert "acme has no detekt" in line and line.endswith("disable it")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["while it waits for a thread", "while modules are taken down"])
+def test_a_signal_after_the_end_changes_nothing(number, moment):
+    """What a command had to do is done: it keeps its exit code, and no interrupt is shown."""
+    script = f"""
+import os, signal, sys, threading, time
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid()):
+        kill(pid, {int(number)})
+
+def follow():
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    os.kill(os.getpid(), {int(number)})
+    time.sleep(0.1)
+
+if {moment!r} == "while it waits for a thread":
+    threading.Thread(target=follow).start()
+else:
+    sys.last = Last()
+sys.argv = ["graftlm", "plugins", "list"]
+from graftlm.cli.main import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "platform_plugins" in done.stdout
 
 
 @pytest.mark.parametrize("error", [ShutdownInterrupt("SIGINT"), KeyboardInterrupt()])

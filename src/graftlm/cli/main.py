@@ -9,8 +9,12 @@ import contextlib
 import io
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from graftlm.version import __version__
+
+if TYPE_CHECKING:
+    from graftlm.processes.shutdown import ShutdownRequest
 
 #: Name, what it does. The module is graftlm.cli.<name>, with `run(argv, *, shutdown) -> exit code`.
 COMMANDS = {
@@ -70,10 +74,20 @@ def help_text() -> str:
 
 
 def _end_quietly_on_signals() -> None:
+    import atexit
+    import signal
+
+    atexit.register(_ignore_signals)  # the first, and so called last
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_at_once)
+
+
+def _ignore_signals() -> None:
+    """Else the interpreter, while it is taken down, would let a signal decide the exit code of what is done."""
     import signal
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end_at_once)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _end_at_once(*_: object) -> None:
@@ -164,17 +178,24 @@ def _run(name: str, argv: list[str]) -> int:
 
 
 def _call(name: str, argv: list[str]) -> int:
-    from graftlm.processes.shutdown import ShutdownInterrupt, install_shutdown_handlers
+    from graftlm.processes.shutdown import install_shutdown_handlers
 
     shutdown = install_shutdown_handlers()
+    try:
+        return _result_of(name, argv, shutdown)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        shutdown.add_callback(lambda: None)  # it ends already: a signal interrupts nothing any more
+
+
+def _result_of(name: str, argv: list[str], shutdown: ShutdownRequest) -> int:
     try:
         import importlib
 
         code: int = importlib.import_module(f"graftlm.cli.{name}").run(argv, shutdown=shutdown)
         sys.stdout.flush()
         return code
-    except (ShutdownInterrupt, KeyboardInterrupt):
-        return 0
     except BrokenPipeError:  # the reader of our output is gone, as in `graftlm plugins | head`
         sys.stderr.close()
         return 0
