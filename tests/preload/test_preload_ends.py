@@ -10,6 +10,7 @@ import pytest
 from light_parents import FUNCTIONS, light_parent, order_for, take, wait_until, with_path
 
 from graftlm.processes.child import Order
+from graftlm.processes.failure import ChildFailed
 from graftlm.processes.liveness import is_running
 from graftlm.processes.warm import client, lender
 from graftlm.processes.warm.client import find_warm_parents
@@ -93,6 +94,9 @@ def test_a_parent_that_prepares_ends_by_any_signal(folder, number):
     assert launched.process.wait(60) == -number
     assert list(folder.glob("*.json")) == []
     assert "Traceback" not in log_path(folder, order.key).read_text()
+    with pytest.raises(ChildFailed, match=r"^warm parent: process .* was killed by") as told:
+        launched.wait_ready(lambda text: None)
+    assert told.value.expected  # and so is said in one line
     launched.let_go()
 
 

@@ -39,8 +39,8 @@ class Launched:
                     raise ChildFailed(name, Failure.from_bytes(data))
                 case None:
                     code = self.process.wait()
-                    cause = f"process {self.process.pid} {describe_exit(code)}{self._last_line()}"
-                    raise ChildFailed(name, Failure(cause=cause))
+                    cause = f"{name}: process {self.process.pid} {describe_exit(code)}{self._last_line()}"
+                    raise ChildFailed(name, Failure(cause=cause, expected=True))  # no traceback of ours tells more
                 case (kind, _):
                     raise ChildFailed(name, Failure(cause=f"sent {kind.name} before READY"))
 
