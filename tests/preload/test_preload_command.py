@@ -143,9 +143,10 @@ def test_preload_refuses_a_folder_that_others_could_use(parents, tiny_llama):
     parents.folder.chmod(0o700)
 
 
-def test_a_module_that_fails_is_told_with_its_cure(folder, tmp_path):
+@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
+def test_a_module_that_fails_is_told_with_its_cure(folder, tmp_path, error):
     """By the name that was asked for, without a traceback, and how one does without it where one can."""
-    (tmp_path / "broken_kernels.py").write_text("raise RuntimeError('these are broken')\n")
+    (tmp_path / "broken_kernels.py").write_text(f"raise {error}('these are broken')\n")
     order = order_for(folder, modules=("broken_kernels",))
     for flags, cure in (({}, "again"), ({"broken_kernels": "--disable-plugin x"}, "--disable-plugin x")):
         order.left_out_by = flags

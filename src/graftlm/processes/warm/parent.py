@@ -93,7 +93,7 @@ def prepare(order: WarmOrder, say: Callable[[str], None]) -> tuple[LoadedFiles, 
 def _import(name: str, *, left_out_by: str | None) -> None:
     try:
         importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         otherwise = f", or leave it out with {left_out_by}" if left_out_by else ""
         raise StartupError(
             f"{name} cannot be imported ({error_text(error)}); install its package again{otherwise}"
