@@ -13,8 +13,9 @@ namespace graftlm {
 // Multiply-adds of a unit of work: fewer would cost more to claim than to do, and a thread waits for the last one.
 constexpr int64_t kUnitWork = 64 << 10;
 // Outputs of each thread that are so many times the work of making whole numbers of all activations, and activations
-// that are no more than this: each thread makes its own, which costs less than to meet and to fetch the others'.
-constexpr int64_t kOwnOutputs = 256, kOwnActivations = 32 << 10;
+// that are no more than this (fewer where they are spread): each thread makes its own, which costs less than to meet
+// and to fetch the others'.
+constexpr int64_t kOwnOutputs = 256, kOwnActivations = 32 << 10, kOwnSpread = 2 << 10;
 // Activations of a unit should stay in a core's second cache while the panels pass by.
 constexpr int64_t kRowBytes = 128 << 10;
 // A multiple of what the kernels of either kind take at once.
@@ -170,7 +171,7 @@ void PackedMatrix::multiply(
     job.finite = finite_.load(std::memory_order_relaxed);
     job.rows = in.rows;
     row_bytes = columns_ / kBlock * (path.spread_bytes ? path.spread_bytes : activation_bytes(job.wide));
-    each_its_own = !path.spread_bytes && in.rows * columns_ <= kOwnActivations &&
+    each_its_own = in.rows * columns_ <= (path.spread_bytes ? kOwnSpread : kOwnActivations) &&
                    outputs_ >= kOwnOutputs * num_threads();
     if (!each_its_own) {
       job.blocks = quantize.blocks = static_cast<uint8_t*>(scratch(0, in.rows * row_bytes));
@@ -183,10 +184,13 @@ void PackedMatrix::multiply(
   const int64_t fitting = std::max(kRows, kRowBytes / std::max<int64_t>(row_bytes, 1) / kRows * kRows);
   const int64_t row_chunks = (in.rows + fitting - 1) / fitting;
   const int64_t row_step = ((in.rows + row_chunks - 1) / row_chunks + kRows - 1) / kRows * kRows;
-  // Integer kernels take panels in pairs; units of one size leave no thread with one more to do than the others.
+  // Integer kernels take panels in pairs; units of one size, in full turns of the threads, leave none with one more to
+  // do than the others.
   const int64_t pair_work = 2 * std::min(row_step, in.rows) * columns_ * panel_outputs(format_);
   const int64_t pairs = (panels_ + 1) / 2, most = std::max<int64_t>(1, kUnitWork / std::max<int64_t>(pair_work, 1));
-  const int64_t chunks = (pairs + most - 1) / most, panel_step = 2 * ((pairs + chunks - 1) / chunks);
+  const int64_t least = (pairs + most - 1) / most, threads = num_threads();
+  const int64_t chunks = least > threads ? (least + threads - 1) / threads * threads : least;
+  const int64_t panel_step = 2 * ((pairs + chunks - 1) / chunks);
   const int64_t panel_chunks = (panels_ + panel_step - 1) / panel_step;
   auto begin = [&](int64_t unit) {
     if (!each_its_own) return job;

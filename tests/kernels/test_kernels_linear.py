@@ -174,12 +174,13 @@ def test_a_weight_that_is_not_a_number_is_not_hidden(path, format):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_number_of_threads_changes_no_result(format):
-    """Each output is computed by one thread, in one order."""
+@pytest.mark.parametrize(("outputs", "rows"), [(300, 65), (1100, 1), (1100, 5)], ids=str)
+def test_the_number_of_threads_changes_no_result(path, format, outputs, rows):
+    """Each output is computed by one thread, in one order, whoever makes whole numbers of the activations."""
     from graftlm_kernels import _native
 
-    matrix = make_matrix(format, 300, 128)
-    x = torch.randn(65, 128)
+    matrix = make_matrix(format, outputs, 128)
+    x = torch.randn(rows, 128)
     results = []
     for count in (1, 2, 4, 3):
         _native.set_num_threads(count)
