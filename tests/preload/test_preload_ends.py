@@ -70,6 +70,15 @@ def test_stop_ends_a_parent_and_no_child(folder, monkeypatch):
         child.stop()
 
 
+class _Begun(Exception):
+    """The parent is in the middle of the call, and says nothing for long."""
+
+
+def _look_for_the_call(text: str) -> None:
+    if text == "sleep long":
+        raise _Begun
+
+
 def test_a_parent_that_prepares_ends_with_its_launcher(folder):
     """Ctrl-C in `graftlm preload` leaves nothing behind; until it is ready a parent is not to be asked."""
     order = order_for(folder, calls=(Order(function="parent_functions:sleep_long", payload=b""),))
@@ -77,6 +86,8 @@ def test_a_parent_that_prepares_ends_with_its_launcher(folder):
     wait_until(find_warm_parents, "the record")
     (parent,) = find_warm_parents()
     assert not parent.record.ready
+    with pytest.raises(_Begun):
+        launched.wait_ready(_look_for_the_call)
     launched.let_go()
 
     assert launched.process.wait(60) != 0
